@@ -101,7 +101,7 @@ class Browser:
             self._ask("Browser.close")
             self._process.wait(timeout=10)
         except (OSError, RuntimeError, subprocess.TimeoutExpired):
-            pass  # it hangs, or has ended before it answered
+            pass  # the browser hangs, or ended before it answered
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,4 +1,4 @@
-"""A small server that speaks OpenAI's chat completions as far as a client asks, and misbehaves when told to."""
+"""A small server for OpenAI's chat completions. A test decides each reply, and may make the server fail."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NO_WAIT = {"retry-after-ms": "1"}
 
 @dataclass(frozen=True)
 class Reply:
-    """What goes over the wire."""
+    """A reply of the server."""
 
     body: bytes | str | dict[str, Any]
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
-    is_dropped: bool = False  # the connection is closed without a word
+    is_dropped: bool = False  # the connection is closed without a reply
 
 
 def completion(text: str | None, finish_reason: str = "stop") -> Reply:

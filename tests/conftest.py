@@ -17,7 +17,7 @@ from kernel_coder import _core
 SEED = int(os.environ.get("KC_TEST_SEED", "0"))
 """Seed of every random number that a test draws; 0 to 2**32 - 1. The judge's own secrets stay random."""
 
-# No deadline: an example that takes long says something about the machine and nothing about the code.
+# No deadline: the time of an example depends on the machine, not on the code.
 hypothesis.settings.register_profile("kernel_coder", deadline=None)
 hypothesis.settings.load_profile("kernel_coder")
 
@@ -43,7 +43,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """A failure names its seed."""
+    """The report of a failed test names the seed."""
     report = (yield).get_result()  # type: ignore[attr-defined]
     if report.failed:
         report.sections.append(("seed", f"run it again with KC_TEST_SEED={SEED}"))
@@ -62,9 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `device` runs on the CPU and, where the ops have CUDA, there too: one body for both.
+    """A test with the argument `device` runs on the CPU and, if the CUDA ops are loaded, also on a GPU.
 
-    One that asks for `kernels` as well runs on CUDA twice: "any", and "general" without the kernels for clusters.
+    With the argument `kernels`, it runs on CUDA twice: "any", and "general" without the kernels for clusters.
     """
     if "device" not in metafunc.fixturenames:
         if "kernels" in metafunc.fixturenames:
@@ -85,8 +85,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several workers test, modules with a slow test come first, so that none waits for one at the end."""
-    if getattr(config, "workerinput", None) is None:  # pytest-xdist's, of a worker
+    """With several workers, modules with a slow test run first, so that no slow module starts at the end."""
+    if getattr(config, "workerinput", None) is None:  # pytest-xdist sets it in a worker
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
@@ -103,11 +103,11 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes a folder that other users reach: pytest's are closed to them, and a runner of the judge may be one."""
+    """Makes a folder that other users can open. pytest closes its folders, and a Runner may be another user."""
 
     def make(name: str) -> Path:
         folder = tmp_path_factory.mktemp(name)
-        of_pytest = 3 if "PYTEST_XDIST_WORKER" in os.environ else 2  # one more, of each worker
+        of_pytest = 3 if "PYTEST_XDIST_WORKER" in os.environ else 2  # one more per worker
         for path in (folder, *folder.parents[:of_pytest]):
             with contextlib.suppress(PermissionError):
                 path.chmod(0o711)

@@ -1,4 +1,4 @@
-"""A judge that finds what a candidate says about itself in a comment such as ``# outcome: wrong_output``."""
+"""A fake judge that reads the outcome from a comment in the candidate, such as ``# outcome: wrong_output``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SPEEDUP = re.compile(r"# speedup: ([\d.]+)")
 
 
 class FakeJudge:
-    """The interface of ``kernel_coder.judge.Judge``. ``made`` holds every one that was opened.
+    """The interface of ``kernel_coder.judge.Judge``. ``made`` holds every instance.
 
-    ``begun`` is for a test that does something at one of many candidates: ``next`` gives each number once, however many
-    threads ask, where ``len(judged)`` may pass over one.
+    ``begun`` numbers the calls of `evaluate` for a test that acts at one of them. ``next(begun)`` gives each number
+    once, even to many threads. ``len(judged)`` could skip a number.
     """
 
     made: ClassVar[list[FakeJudge]] = []

@@ -27,7 +27,7 @@ FAILURES = ("fail", "hang", "drop", "garbage")
 
 @dataclass
 class FakeVllm:
-    """The server's state, and its misbehaviour.
+    """The state of the server, and the failures that it simulates.
 
     ``failing`` holds, for a route, one of :data:`FAILURES` or ``once`` (the first call fails). ``lie`` is one of:
     ``stale`` (new weights are ignored), ``half`` (the head keeps its old values), ``raw`` (log-probs before
@@ -39,7 +39,7 @@ class FakeVllm:
     url: str = ""
     failing: dict[str, str] = field(default_factory=dict)
     lie: str = ""
-    stale_from: int | None = None  # the number of the update from which on new weights are ignored
+    stale_from: int | None = None  # from this update on, new weights are ignored
     delay_s: float = 0.0
     calls: list[str] = field(default_factory=list)
     version: str | None = None
@@ -48,7 +48,7 @@ class FakeVllm:
     is_paused: bool = False
     at_a_time: int = 0
     most_at_a_time: int = 0
-    left: int = 0  # answers whose client did not wait
+    left: int = 0  # replies whose client had disconnected
     released: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -78,7 +78,7 @@ class FakeVllm:
         return {}
 
     def update(self, path: str) -> None:
-        self.is_broken = True  # until all of it has arrived
+        self.is_broken = True  # until all weights have arrived
         tensors = load_file(path)
         if self.lie == "half":
             tensors = {name: t for name, t in tensors.items() if "embed_tokens" not in name and "lm_head" not in name}

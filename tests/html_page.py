@@ -1,4 +1,4 @@
-"""What a page holds, as a browser would see it."""
+"""The contents of a page, as a browser parses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and keeps what could load or run something."""
+    """Checks that tags are closed in order, and keeps the tags, the attributes and the text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The benchmarks run, at small shapes: what each contender computes is checked, its times are not."""
+"""The benchmarks run at small shapes. The results of each contender are checked, the times are not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_small_shapes_run(op: str, quick: bool, device: str, tmp_path: Path, mon
     assert any(row["of_full"] for row in rows if row["kind"] == "ours")
 
 
-def test_a_contender_that_fails_or_computes_something_else_is_a_row_without_times() -> None:
+def test_contender_that_fails_or_gives_wrong_results_gets_a_row_without_times() -> None:
     from side_by_side import Contender, compare
 
     def fail() -> None:
@@ -101,7 +101,7 @@ def get_init_inputs():
 
 
 @pytest.mark.cpu
-def test_admissions_are_written_and_go_on_where_they_were(
+def test_admissions_are_written_and_a_second_run_repeats_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = tmp_path / "level1", tmp_path / "rows.csv"
@@ -132,7 +132,7 @@ def rows_of(stem: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("options", ["", "--lora"])
-def test_every_way_to_an_update_has_the_same_gradient(
+def test_every_implementation_of_an_update_has_the_same_gradient_norm(
     options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = f"--device cpu --runs 1 --rivals eager {options}"
@@ -145,7 +145,7 @@ def test_every_way_to_an_update_has_the_same_gradient(
     assert {row["implementation"] for row in rows if row["kind"] == "rival"} == {"torch eager"}
 
 
-def test_every_way_to_answers_gives_them_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_of_sampling_gives_complete_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_of("bench_rollout", "--device cpu --runs 1", tmp_path, monkeypatch)
     assert not [row["failure"] for row in rows if row.get("failure")]
     for row in rows:
@@ -154,8 +154,8 @@ def test_every_way_to_answers_gives_them_whole(tmp_path: Path, monkeypatch: pyte
     assert {row["kind"] for row in rows} == {"ours", "rival"}
 
 
-def test_the_judge_s_gpu_steps_go_on_after_a_failure_begin_nothing_too_late_and_outlast_a_part(tmp_path: Path) -> None:
-    """With something else in Python's place."""
+def test_judge_gpu_script_continues_after_failures_and_starts_no_step_too_late(tmp_path: Path) -> None:
+    """A stub takes the place of Python."""
     stub = tmp_path / "python"
     stub.write_text(
         '#!/usr/bin/env bash\necho "$@" >>"$ASKED"\n'

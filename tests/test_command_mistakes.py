@@ -43,7 +43,7 @@ FILES = {
 }
 
 MISTAKES: list[tuple[str, str]] = [
-    # the program
+    # kernel-coder itself
     ("", "usage: kernel-coder COMMAND"),
     ("trian", "did you mean train?"),
     ("jugde task.py candidate.py", "did you mean judge?"),
@@ -157,7 +157,7 @@ def command(words: list[str]) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize(("line", "sentence"), MISTAKES, ids=[line or "nothing" for line, _ in MISTAKES])
-def test_mistake(line: str, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_gives_one_sentence(line: str, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     threads = torch.get_num_threads()
     try:
         assert command(line.split())() == 2
@@ -174,17 +174,17 @@ def test_mistake(line: str, sentence: str, folder: Path, capsys: pytest.CaptureF
     assert "Traceback" not in err
 
 
-def test_there_are_fifty() -> None:
+def test_there_are_at_least_50_different_mistakes() -> None:
     assert len(MISTAKES) >= 50
     assert len({line for line, _ in MISTAKES}) == len(MISTAKES)
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_every_command_is_among_them(name: str) -> None:
+def test_every_command_has_a_mistake_in_the_list(name: str) -> None:
     assert any(line.split()[:1] == [name] for line, _ in MISTAKES)
 
 
-def test_a_gpu_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_gpu_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     words = ["judge", "task.py", "candidate.py", "--device", "cuda"]

@@ -1,4 +1,4 @@
-"""The documents say what is there: figures come from result files, and names, paths and links exist."""
+"""The documents are up to date: figures come from result files, and names, paths and links exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
 PAGES = sorted(
     [*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")], key=lambda path: path.relative_to(ROOT).as_posix()
 )
-#: Commands of runs that were made: they name files as they were then.
+#: Commands of past runs. They name files that may be gone.
 OF_ITS_TIME = ROOT / "docs" / "experiments.md"
 FOLDERS = ("python", "tests", "benchmarks", "configs", "docs", "notebooks", "examples", "csrc", "cmake", ".ci")
 
@@ -94,7 +94,7 @@ def exists(dotted: str) -> bool:
     return True
 
 
-def test_modules_that_are_named_exist(page: Path) -> None:
+def test_named_modules_and_files_exist(page: Path) -> None:
     text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
     named = set(re.findall(r"\bkernel_coder(?:\.[A-Za-z_]\w*)+", text))
     missing = {name for name in named if not exists(name)}
@@ -119,7 +119,7 @@ def test_linked_files_and_sections_exist(page: Path) -> None:
             assert anchor in slugs, f"{target}#{anchor}"
 
 
-def test_the_sites_navigation_names_every_page_once() -> None:
+def test_navigation_of_the_site_names_every_page_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
     named = re.findall(r": ([\w/]+\.md)$", text[text.index("\nnav:") :], re.MULTILINE)
     made = {"index.md", "changelog.md", "contributing.md"}
@@ -128,7 +128,7 @@ def test_the_sites_navigation_names_every_page_once() -> None:
     )
 
 
-def test_the_examples_of_the_scripts_around_the_documents_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctests_of_the_documentation_scripts_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object, Object=object))  # not installed here
     monkeypatch.syspath_prepend(str(ROOT / "site"))
     scripts = [importlib.import_module("docstrings"), sys.modules[__name__]]

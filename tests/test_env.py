@@ -11,14 +11,14 @@ import torch
 from kernel_coder import _C, _core, env
 
 
-def test_report_names_versions_and_what_is_loaded() -> None:
+def test_report_names_versions_and_loaded_parts() -> None:
     report = env.collect()
     assert report["torch"].startswith(torch.__version__.split("+")[0])
     assert report["core"].startswith("loaded")
     assert report["cpu ops"] == "loaded"
 
 
-def test_report_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_says_how_to_install_missing_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(env, "_version", lambda package: None)
     monkeypatch.setattr(_core, "CUDA_LIBRARY", Path("/nowhere/libkernel_coder_cuda.so"))
@@ -36,7 +36,7 @@ def test_report_as_json_is_one_object() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here: the CUDA library is not built")
-def test_cuda_library_is_built_where_nvcc_is() -> None:
+def test_cuda_library_is_built_if_nvcc_is_installed() -> None:
     assert _core.CUDA_LIBRARY.exists()
     assert _C.build_info()["cuda_architectures"]
 
@@ -52,7 +52,7 @@ def test_newer_torch_is_accepted(version: str) -> None:
     assert _core.torch_problem(version) is None
 
 
-def test_import_under_an_older_torch_fails_with_that_sentence() -> None:
+def test_import_under_an_older_torch_fails_with_one_sentence() -> None:
     code = "import torch; torch.__version__ = '2.10.0'; import kernel_coder"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1

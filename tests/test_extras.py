@@ -66,7 +66,7 @@ def run(folder: Path, *commands: Sequence[str]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_packages(tmp_path: Path) -> None:
     expected = [
         (["train"], "kernel-coder train needs the packages transformers, accelerate"),
         (["sft"], "kernel-coder sft needs the packages transformers, accelerate"),
@@ -107,7 +107,7 @@ def test_a_report_needs_no_extra(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_the_sentence_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_uses_the_singular_for_one_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXTRAS, "train", ("torch", "no_such_package"))
     with pytest.raises(UsageError, match=r"x needs the package no_such_package, .*kernel-coder\[train\]'"):
         require_extra("train", "x")

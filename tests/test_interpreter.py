@@ -1,4 +1,4 @@
-"""A Triton whose interpreter fails with this numpy is named before anything runs, wherever it would run."""
+"""If the installed Triton's interpreter fails with this numpy, every user of it says so before it runs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def unfit(monkeypatch: pytest.MonkeyPatch) -> None:
         ("3.7.0", "2.4.6", True),
         ("3.10.0", "2.10.0", True),
         ("4.0.0", "3.0.0", True),
-        (None, "2.5.0", True),  # that it is missing is said elsewhere
+        (None, "2.5.0", True),  # a missing Triton is reported elsewhere
     ],
 )
-def test_pairs_that_fit(triton: str | None, numpy: str | None, fits: bool) -> None:
+def test_interpreter_problem_knows_which_versions_fit(triton: str | None, numpy: str | None, fits: bool) -> None:
     assert (interpreter_problem(triton, numpy) is None) == fits
 
 
-def test_what_is_installed_here_fits() -> None:
+def test_installed_versions_fit() -> None:
     interpreter.require_interpreter()
 
 
@@ -52,14 +52,16 @@ def test_judge_for_triton_on_the_cpu_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("unfit")
-def test_judge_of_other_backends_refuses_a_triton_candidate_alone() -> None:
+def test_judge_of_another_backend_gives_harness_failed_to_a_triton_candidate() -> None:
     with Judge("cpu", "torch") as judge:
         verdict = judge.evaluate("import torch", SOLUTION, backend="triton")
     assert (verdict.outcome, verdict.reason) == (Outcome.HARNESS_FAILED, SAID)
 
 
 @pytest.mark.usefixtures("unfit")
-def test_checks_of_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_commands_that_need_the_interpreter_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ValueError, match="interpreter fails"):
         InterpreterVerifier()
     with pytest.raises(ValueError, match="interpreter fails"):
@@ -72,7 +74,7 @@ def test_checks_of_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.strip() == SAID
 
 
-def test_the_report_of_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_report_names_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.collect()["triton interpreter"] == "works with this numpy"
     monkeypatch.setattr(env, "_version", {"triton": "3.6.0", "numpy": "2.5.0"}.get)
     assert env.collect()["triton interpreter"] == SAID

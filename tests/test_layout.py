@@ -1,4 +1,4 @@
-"""Rules of the tree that a reviewer would otherwise have to remember."""
+"""Rules for the source tree, so that no reviewer has to check them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OP_CONTRACTS = sorted(
 
 
 @pytest.mark.parametrize("stem", [path.stem for path in OP_CONTRACTS])
-def test_one_op_has_one_stem_everywhere(stem: str) -> None:
+def test_every_op_has_the_same_file_stem_everywhere(stem: str) -> None:
     for path in (
         f"python/kernel_coder/ops/{stem}.py",
         f"python/kernel_coder/reference/{stem}.py",
@@ -23,7 +23,7 @@ def test_one_op_has_one_stem_everywhere(stem: str) -> None:
         assert (ROOT / path).exists(), f"csrc/ops/{stem}.h has no {path}"
 
 
-def test_kernel_files_know_no_torch() -> None:
+def test_kernel_files_include_no_torch_header() -> None:
     for path in (ROOT / "csrc/ops").iterdir():
         if path.stem.endswith("_torch") or path.name == "schemas.cpp":
             continue
@@ -38,7 +38,7 @@ def test_only_the_stable_abi_is_used() -> None:
             )
 
 
-def test_the_version_stands_in_one_place_for_python_and_one_for_the_wheel() -> None:
+def test_versions_of_the_package_and_the_project_are_equal() -> None:
     package = re.search(r'__version__ = "(.+)"', (ROOT / "python/kernel_coder/__init__.py").read_text())
     project = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert package is not None

@@ -48,7 +48,7 @@ def kinds(cell: Any) -> set[str]:
     [pytest.param(path, marks=[pytest.mark.long] * (path.stem in LONG), id=path.stem) for path in NOTEBOOKS],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
-def test_notebook_prints_what_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_prints_its_stored_outputs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KC_NOTEBOOK", "small")  # restored at the end; run() sets it, too
     stored, now = nbformat.read(path, as_version=4), run(path)
     for number, (before, after) in enumerate(zip(stored.cells, now.cells, strict=True)):

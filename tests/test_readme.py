@@ -49,7 +49,7 @@ def test_command_runs(command: str, tmp_path: Path) -> None:
         command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "CI": "true"}
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    # What follows a verdict's command in the README is what it prints, but for the numbers.
+    # After a judge command, the README shows the printed text. Only the numbers may differ.
     if re.search(r"kernel[_-]coder[. ]judge", command):
         assert without_numbers(run.stdout) in without_numbers(README)
 
@@ -74,12 +74,12 @@ def shlex_path(name: str) -> str:
     return sys.executable if name == "python" else str(Path(sys.executable).parent / name)
 
 
-def test_every_command_elsewhere_is_still_in_the_readme() -> None:
+def test_every_command_that_runs_elsewhere_is_in_the_readme() -> None:
     assert shutil.which("make")
     assert set(RUN_ELSEWHERE) <= set(COMMANDS)
 
 
-def test_it_is_short() -> None:
+def test_readme_has_at_most_150_lines() -> None:
     assert len(README.splitlines()) <= 150
 
 

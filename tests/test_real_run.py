@@ -43,7 +43,7 @@ def write_lines(path: Path, lines: list[Any]) -> None:
 
 
 def pretend(driver: Any, commands: dict[str, Any], rates: dict[int, float]) -> Any:
-    """In the place of ``Driver.call``: reads the flags as the command would, and leaves what it would leave."""
+    """Replaces ``Driver.call``: reads the flags like the command, and writes files like those of the command."""
     from real_run.processes import Ended
 
     def call(name: str, command: list[str], limit_s: float, is_enough: Any = None, *, environment: Any = None) -> Ended:
@@ -94,9 +94,7 @@ def leave_evaluation(config: EvaluateConfig) -> None:
     write_lines(Path(config.output) / "verdicts.jsonl", verdicts)
 
 
-def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_has_valid_flags_and_the_right_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from real_run.recipe import HELD_OUT
     from real_run.results import records
     from real_run.stages import Driver
@@ -109,7 +107,7 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
     sft, rl = commands["sft"][0], commands["rl-2"][0]
     assert (sft.model.device, sft.judge.device, sft.model.gguf_file) == ("cuda:0", "cuda:1,cuda:2", "m.gguf")
     assert (rl.model.device, rl.judge.device) == ("cuda:0", "cuda:1,cuda:2")
-    assert rl.model.name_or_path.endswith("sft/checkpoint-00000080")  # the rate nearest to the middle
+    assert rl.model.name_or_path.endswith("sft/checkpoint-00000080")  # its rate is nearest to the target
     assert (commands["rl-1"][1], commands["rl-2"][1]) == (False, True)
     assert tuple(rl.data.exclude_families) == HELD_OUT
     for model in ("base", "sft", "rl"):
@@ -123,7 +121,7 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
         assert (kernelbench.temperature, kernelbench.top_p, kernelbench.answers) == (1.0, 0.97, 1)
         assert all(one.judge.timing and one.remember for one in (compositions, families, kernelbench))
     assert commands["base-compositions"][1] == {"CUDA_VISIBLE_DEVICES": "3"}
-    assert not commands["sft-compositions"][0].judged_elsewhere  # writes first, then judges on that GPU
+    assert not commands["sft-compositions"][0].judged_elsewhere  # the model writes first, then the judge uses its GPU
     final = commands["rl-compositions"][0]
     assert (final.device, final.judge_device, final.judged_elsewhere) == ("cuda:0", "cuda:1,cuda:2", True)
 
@@ -139,7 +137,7 @@ def test_every_command_can_be_read_and_gpus_are_where_they_should_be(
     assert list(records(tmp_path / "out/rl/metrics.jsonl"))
 
 
-def test_a_few_answers_without_a_measurement_do_not_hide_the_speed_of_the_others(tmp_path: Path) -> None:
+def test_few_untimed_answers_do_not_remove_the_speed_of_the_others(tmp_path: Path) -> None:
     from real_run.stages import Driver
 
     driver = Driver(options(tmp_path))
@@ -158,7 +156,7 @@ def test_a_few_answers_without_a_measurement_do_not_hide_the_speed_of_the_others
     ]
 
 
-def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_stages_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from real_run.stages import Driver
 
     first: dict[str, Any] = {}
@@ -174,7 +172,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
-def test_a_command_is_asked_to_end_when_its_time_is_over(tmp_path: Path) -> None:
+def test_command_is_stopped_by_sigterm_when_its_time_is_over(tmp_path: Path) -> None:
     from real_run.stages import Driver
 
     driver = Driver(options(tmp_path))
@@ -190,8 +188,8 @@ def test_a_command_is_asked_to_end_when_its_time_is_over(tmp_path: Path) -> None
     assert driver.call("late", [sys.executable, "-c", ""], 3.0).seconds == 0.0
 
 
-def test_a_signal_ends_the_run_with_everything_saved(tmp_path: Path) -> None:
-    """A real process, whose commands fail at once or wait."""
+def test_signal_ends_the_run_and_its_state_is_saved(tmp_path: Path) -> None:
+    """A real process whose commands only wait."""
     code = (
         "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from real_run import recipe, stages; "
         "driver = stages.Driver(recipe.parse()); slow = [sys.executable, '-c', 'import time; time.sleep(60)']; "
@@ -218,13 +216,13 @@ def test_a_signal_ends_the_run_with_everything_saved(tmp_path: Path) -> None:
     ("text", "found"),
     [("", {}), ("--a 1 --b=x", {"a": "1", "b": "x"}), ("--a '1 2'", {"a": "1 2"})],
 )
-def test_further_flags_take_the_place_of_ours(text: str, found: dict[str, str]) -> None:
+def test_flags_of_parses_further_flags(text: str, found: dict[str, str]) -> None:
     from real_run.recipe import flags_of
 
     assert flags_of(text) == found
 
 
-def test_only_faster_answers_are_timed_again_the_surest_first(tmp_path: Path) -> None:
+def test_only_faster_answers_are_timed_again_highest_lower_bound_first(tmp_path: Path) -> None:
     from remeasure import faster_answers
 
     config = EvaluateConfig(model="m", tasks="packaged:heldout", limit=3, output=str(tmp_path))
@@ -253,22 +251,20 @@ def test_only_faster_answers_are_timed_again_the_surest_first(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_the_warmed_up_model_is_evaluated_on_another_gpu_if_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_supervised_model_is_evaluated_on_the_side_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from real_run.stages import Driver
 
     driver = Driver(options(tmp_path, "--judge-gpus", "0", "--side-gpu", "1", "--straight"))
     commands: dict[str, Any] = {}
     monkeypatch.setattr(driver, "call", pretend(driver, commands, {40: 0.1, 80: 0.62, 120: 0.9}))
     driver.run()
-    assert commands["rl-2"][0].model.name_or_path.endswith("sft/checkpoint-00000120")  # the last one
+    assert commands["rl-2"][0].model.name_or_path.endswith("sft/checkpoint-00000120")  # the last checkpoint
     assert "rl-1" not in commands
     assert commands["sft-families"][1] == commands["base-kernelbench"][1] == {"CUDA_VISIBLE_DEVICES": "1"}
     assert commands["rl-compositions"][1] == commands["rl-kernelbench"][1] == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
-def test_another_gpu_beside_several_judges_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_side_gpu_with_several_judge_gpus_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options(tmp_path, "--side-gpu", "1")
     assert "--judge-gpus must be the same as --train-gpu; got 1,2,3 and 0" in capsys.readouterr().err

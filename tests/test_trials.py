@@ -1,4 +1,4 @@
-"""The benchmarks of whole commands: trials side by side, and what their rows are made of."""
+"""The benchmarks of whole commands: trials that run in parallel, and the rows of their results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def python(folder: Path, name: str, code: str) -> Any:
     return Trial(name, [sys.executable, "-c", code], folder / name)
 
 
-def test_trials_run_on_cores_of_their_own_and_those_that_fail_give_nothing(
+def test_trials_run_on_their_own_cores_and_failed_trials_give_no_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from trials import run_all
@@ -48,7 +48,7 @@ def test_trials_run_on_cores_of_their_own_and_those_that_fail_give_nothing(
 
 
 @pytest.mark.long
-def test_what_still_runs_at_the_deadline_is_killed_with_its_children(
+def test_trial_that_runs_at_the_deadline_is_killed_with_its_children(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from trials import run_all
@@ -79,7 +79,7 @@ def test_what_still_runs_at_the_deadline_is_killed_with_its_children(
     assert "later did not come to its end" in out
 
 
-def test_rows_of_other_columns_do_not_go_into_one_file(tmp_path: Path) -> None:
+def test_rows_with_other_columns_go_into_another_file(tmp_path: Path) -> None:
     from trials import append
 
     path = tmp_path / "new" / "rows.csv"
@@ -97,7 +97,7 @@ def talk(task: str, *outcomes: str) -> dict[str, Any]:
     return {"task": task, **(turns[0] if len(turns) == 1 else {"turns": turns, **turns[-1]})}
 
 
-def test_conversations_are_compared_with_as_many_first_answers() -> None:
+def test_conversations_are_compared_with_the_same_number_of_first_answers() -> None:
     from bench_turns import beside_samples
 
     lines = [talk("a", "correct"), talk("a", "crashed", "correct"), talk("a", "crashed", "crashed", "crashed")]
@@ -127,7 +127,7 @@ def test_trloo_is_compared_with_grpo_seed_by_seed() -> None:
 
 
 def trajectory(folder: Path, answers: Sequence[tuple[str | None, str]], cut: bool = False) -> Path:
-    """Answers by code and outcome, one a round."""
+    """The folder of a search with one answer per round, given by code and outcome."""
     folder.mkdir(parents=True)
     lines = []
     for turn, (code, outcome) in enumerate(answers, start=1):
@@ -138,7 +138,7 @@ def trajectory(folder: Path, answers: Sequence[tuple[str | None, str]], cut: boo
     return folder
 
 
-def test_searches_are_counted_by_answers_and_by_what_was_run(tmp_path: Path) -> None:
+def test_searches_are_counted_by_answers_and_by_evaluations(tmp_path: Path) -> None:
     from bench_refine import NEVER, Search, read, rows_of
 
     wrong = [("x", "crashed"), (None, "format_error"), ("x", "crashed")]
@@ -158,7 +158,7 @@ def test_searches_are_counted_by_answers_and_by_what_was_run(tmp_path: Path) -> 
     assert rows[0]["command"].endswith("--model m --device cpu --flags '--top-p 1'")
 
 
-def test_every_search_of_a_plan_is_the_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_search_of_a_plan_is_a_valid_refine_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import bench_refine
     from kernel_coder.refine.config import parse
 
@@ -195,7 +195,7 @@ def test_every_search_of_a_plan_is_the_command_of_a_user(tmp_path: Path, monkeyp
     assert not (tmp_path / "rows.csv").exists()
 
 
-def test_runs_of_turns_are_read_back_from_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_bench_turns_come_from_the_run_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import bench_turns
     from kernel_coder.train.config import load_config
     from trials import Trial

@@ -1,4 +1,4 @@
-"""The wheel that `pip install kernel-coder` brings: complete, and working away from the source tree."""
+"""The wheel that `pip install kernel-coder` installs: complete, and usable outside the source tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.long  # builds the core once more
+pytestmark = pytest.mark.long  # pip builds the core again
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,7 +56,7 @@ def test_the_description_of_the_wheel_has_absolute_links(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wheel_works_away_from_the_source_tree(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_works_outside_the_source_tree(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True, capture_output=True)

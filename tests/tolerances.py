@@ -1,6 +1,6 @@
-"""How far an op may be from its float64 reference: one number a dtype, relative to the norm of the whole result.
+"""The largest error of an op against its float64 reference: one number per dtype, relative to the result's norm.
 
-A bound must be able to fail: test_tolerances.py moves a result by a little more and sees it refused.
+A bound must be able to fail: test_tolerances.py checks that a slightly larger error is refused.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ print("there", flush=True)
 threading.Event().wait()
 """
 BESIDE = {
-    "nobody": [],
+    "no other program": [],
     "four idle contexts": [IDLE] * 4,
     "matrices": [MULTIPLIES],
     "a long kernel": [SLEEPS],

@@ -135,8 +135,8 @@ def hostile(count: int) -> dict[str, Any]:
     import corpus
     from test_corpus import accepted, chosen, limits, pairs
 
-    everyone = [one for one in chosen(corpus.hostile(), "cpu") if not one.slow]
-    some = everyone[:: max(len(everyone) // count, 1)][:count]
+    quick = [one for one in chosen(corpus.hostile(), "cpu") if not one.slow]
+    some = quick[:: max(len(quick) // count, 1)][:count]
     with cluster(2, num_cpus=1), RayJudge("cpu", config=limits("cpu").model_copy(update={"workers": 1})) as judge:
         began = time.perf_counter()
         found = list(judge.evaluate_many(pairs(some)))
@@ -145,7 +145,7 @@ def hostile(count: int) -> dict[str, Any]:
     lost = [one.name for one, verdict in zip(some, found, strict=True) if not verdict.is_scored]
     print("accepted:", wrong, "not scored:", lost)
     return {
-        "part": f"hostile, {len(some)} of {len(everyone)} that need no compiler",
+        "part": f"hostile, {len(some)} of {len(quick)} that need no compiler",
         "actors": 2,
         "candidates": len(some),
         "lost": len(lost),

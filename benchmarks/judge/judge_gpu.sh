@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# What the judge's acceptance asks of a GPU, step by step, on the one that CUDA_VISIBLE_DEVICES names.
+# Runs the parts of the judge's acceptance that need a GPU, on the GPU that CUDA_VISIBLE_DEVICES names.
 #
 #   LEVELS="KernelBench/level1 KernelBench/level2" KERNELBENCH=KernelBench/src OUT=judge_gpu \
 #       benchmarks/judge/judge_gpu.sh load tests rate spread thousand corpus await admission
 #
-#   load         what others' work on the GPU looks like to who shares it, to itself       1 minute on an H200
-#   tests        the judge's tests that need a GPU, to itself                             2
-#   rate         small kernels, beside KernelBench's evaluator, to itself                 2
-#   spread       one kernel thirty times, alone and beside others that compile            2
-#   thousand     1,000 hostile candidates, then 100 honest ones; begins, and goes on by itself
-#   corpus       every candidate; corpus:0/2 is one of two shards                         10
-#   await        the thousand's end                                                       15 to 20 since it began
-#   admission    every task of LEVELS, its reference as the candidate                     25
+#   step         what it does                                                             minutes on an H200
+#   load         measures the load that other programs cause on the GPU; needs it alone   1
+#   tests        runs the judge's tests that need a GPU; needs it alone                   2
+#   rate         judges small kernels, also with KernelBench's evaluator; needs it alone  2
+#   spread       judges one kernel thirty times, alone and beside others that compile     2
+#   thousand     starts to judge 1,000 hostile and then 100 honest candidates, and does not wait
+#   corpus       judges every candidate of the corpus; corpus:0/2 is one of two shards    10
+#   await        waits until `thousand` has ended                                         15 to 20 after its start
+#   admission    judges the reference of every task of LEVELS as a candidate              25
 #
-# Rows and logs go to OUT (judge_gpu). A machine may be asked in parts: nothing is begun after FOR seconds (3600), and no
-# step lasts longer; corpus and admission go on where a run of the same commit ended, and the thousand if it still runs.
+# Rows and logs go to OUT (judge_gpu). No step is started after FOR seconds (3600), and none lasts longer, so several
+# runs can share the work: corpus and admission continue a run of the same commit, and `thousand` is started only once.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 OUT=${OUT:-judge_gpu} PYTHON=${PYTHON:-python3} ENDS=$((SECONDS + ${FOR:-3600}))
@@ -25,7 +26,7 @@ status=0
 
 left() { echo $((ENDS - SECONDS)); }
 
-# NAME SECONDS COMMAND...: its output into OUT/NAME.log, its last lines here; no longer than that.
+# step NAME SECONDS COMMAND...: runs the command for at most that long, with its output in OUT/NAME.log; prints the end.
 step() {
   local name=$1 most=$2 began=$SECONDS code=0
   shift 2

@@ -295,7 +295,7 @@ std::vector<FilterInstruction> build_filter(const FilterOptions& options, std::v
     program.allow_only(__NR_prlimit64, 0, {0}, EPERM);
     program.deny(__NR_setpriority, EPERM);
   } else {
-    program.refuse_only(__NR_kill, 0, 0xFFFFFFFFu, EPERM);  // -1: everyone that may be signalled
+    program.refuse_only(__NR_kill, 0, 0xFFFFFFFFu, EPERM);  // -1: all processes that may be signalled
   }
   program.allow();
   return program.out;

@@ -1,4 +1,4 @@
-"""A judge that finds what a comment in the candidate says and refuses references with zeros; a command with it."""
+"""A fake judge that takes verdicts from comments and refuses references with zeros; also a command with this judge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernel_coder.tasks import Task
 
 
 class CarefulJudge(FakeJudge):
-    """`seconds` are what a verdict takes."""
+    """A verdict takes `seconds`."""
 
     def __init__(self, device: str = "cpu", backend: str = "triton", config: Any = None) -> None:
         super().__init__(device, backend, config)

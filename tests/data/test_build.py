@@ -1,4 +1,4 @@
-"""The builder: what it writes, why it drops, and that a killed build goes on."""
+"""The builder: the files it writes, the reasons for drops, and that a killed build continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KERNELBENCH = os.environ.get("KERNELBENCH_DIR", str(_COPY) if _COPY.is_dir() els
 
 
 class Trusting:
-    """Finds everything right but what holds a word; counts, and can stop the build like a kill would."""
+    """Accepts every candidate without the word `wrong`, counts candidates, and can interrupt the build."""
 
     name = "trusting"
 
@@ -55,7 +55,7 @@ def files(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def test_rows_have_kernelbooks_columns_and_load_as_tasks(tmp_path: Path) -> None:
+def test_rows_have_the_columns_of_kernelbook_and_load_as_tasks(tmp_path: Path) -> None:
     report = build(Plan(count=30), tmp_path / "pairs.parquet", Trusting())
     rows = pq.read_table(tmp_path / "pairs.parquet").to_pylist()
     assert report.rows == len(rows) == 30
@@ -87,7 +87,7 @@ def test_every_drop_has_a_reason_in_the_table(tmp_path: Path) -> None:
     assert record["file_sha256"] == hashlib.sha256((tmp_path / "pairs.parquet").read_bytes()).hexdigest()
 
 
-def test_no_structure_comes_twice_unless_asked_for(tmp_path: Path) -> None:
+def test_no_structure_is_built_twice_unless_per_structure_allows_it(tmp_path: Path) -> None:
     plan = Plan(count=40, families=("attention",), levels=(0,))
     build(plan, tmp_path / "once.parquet", Trusting())
     prints = pq.read_table(tmp_path / "once.parquet").column("fingerprint").to_pylist()
@@ -99,7 +99,7 @@ def test_no_structure_comes_twice_unless_asked_for(tmp_path: Path) -> None:
     assert 1 < max(map(prints.count, prints)) <= 3
 
 
-def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+def test_interrupted_build_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     plan = Plan(count=25, seed=3, negatives=1)
     build(plan, whole / "pairs.parquet", Trusting(wrong="tl.exp"))
@@ -115,7 +115,7 @@ def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert set(files(parts)) == {"pairs.parquet", "pairs.drops.json", "pairs.negatives.parquet"}
 
 
-def test_files_that_end_before_the_count_is_reached_are_no_complete_build(tmp_path: Path) -> None:
+def test_build_is_incomplete_if_the_files_hold_fewer_pairs_than_the_count(tmp_path: Path) -> None:
     build(Plan(count=4, families=("softmax",)), tmp_path / "four.parquet", Trusting())
     report = build(Plan(sources=(str(tmp_path / "four.parquet"),), count=9), tmp_path / "p.parquet", Trusting())
     assert (report.rows, report.complete) == (4, False)
@@ -126,7 +126,7 @@ def table_of(path: Path, **fields: object) -> Path:
     return path
 
 
-def test_one_build_takes_files_first_and_then_the_generator_wherever_it_stands(tmp_path: Path) -> None:
+def test_build_reads_files_before_the_generator_in_any_order_of_sources(tmp_path: Path) -> None:
     table = str(table_of(tmp_path / "six.parquet"))
     outs = []
     for sources in (("generator", table), (table, "generator")):
@@ -147,7 +147,7 @@ def test_one_build_takes_files_first_and_then_the_generator_wherever_it_stands(t
     assert outs[0] == outs[1]
 
 
-def test_what_a_file_has_is_not_generated_again(tmp_path: Path) -> None:
+def test_pairs_from_a_file_are_not_generated_again(tmp_path: Path) -> None:
     table = str(table_of(tmp_path / "six.parquet"))
     report = build(
         Plan(sources=("generator", table), count=20, families=("softmax",)), tmp_path / "p.parquet", Trusting()
@@ -158,7 +158,7 @@ def test_what_a_file_has_is_not_generated_again(tmp_path: Path) -> None:
     assert len(again) >= 6
 
 
-def test_an_interrupted_build_of_files_and_the_generator_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+def test_interrupted_build_of_files_and_the_generator_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     plan = Plan(sources=(str(table_of(tmp_path / "six.parquet")), "generator"), count=20, negatives=1)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     build(plan, whole / "p.parquet", Trusting(wrong="tl.exp"))
@@ -169,7 +169,7 @@ def test_an_interrupted_build_of_files_and_the_generator_goes_on_to_the_same_byt
     assert files(parts) == files(whole)
 
 
-def test_a_file_that_is_no_task_is_a_drop_with_its_reason(tmp_path: Path) -> None:
+def test_file_that_is_not_a_task_is_dropped_with_a_reason(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     folder.mkdir()
     module = generate(5, "softmax", 0).task
@@ -208,12 +208,12 @@ def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
         ({"count": 1, "max_elements": 0}, "--max-elements must be at least 1; got 0"),
     ],
 )
-def test_mistakes_are_one_sentence(fields: dict[str, object], message: str) -> None:
+def test_mistakes_in_a_plan_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Plan(**fields)  # type: ignore[arg-type]
 
 
-def test_held_out_rows_come_only_when_asked_for(tmp_path: Path) -> None:
+def test_held_out_rows_are_built_when_their_split_is_named(tmp_path: Path) -> None:
     build(Plan(count=20, splits=("heldout_family",)), tmp_path / "family.parquet", Trusting())
     families = pq.read_table(tmp_path / "family.parquet").column("family").to_pylist()
     assert set(families) == {"normalize", "distance", "conv1d"}
@@ -260,7 +260,7 @@ def command(*arguments: object) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_folder_of_modules_goes_through_inductor_and_the_interpreter(tmp_path: Path) -> None:
+def test_folder_of_modules_is_built_with_inductor_and_the_interpreter(tmp_path: Path) -> None:
     folder, out = kernelbench_like(tmp_path / "modules"), tmp_path / "pairs.parquet"
     run = subprocess.run(command("--from", folder, "--out", out), capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -287,9 +287,9 @@ def sized(body: str, sizes: str, inputs: str, init: str = "[]") -> str:
     )
 
 
-@pytest.mark.long  # test_sizes.py and the test above say more, and sooner
+@pytest.mark.long  # test_sizes.py and the test above check more details and are faster
 @pytest.mark.slow
-def test_one_command_makes_pairs_of_modules_sized_for_a_gpu_and_of_the_generator(tmp_path: Path) -> None:
+def test_one_command_builds_pairs_from_gpu_sized_modules_and_the_generator(tmp_path: Path) -> None:
     folder, out = tmp_path / "modules", tmp_path / "pairs.parquet"
     folder.mkdir()
     plain = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.tanh(x) * 3 + x\n"
@@ -324,9 +324,9 @@ def test_one_command_makes_pairs_of_modules_sized_for_a_gpu_and_of_the_generator
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
+def test_killed_command_continues_when_run_again(tmp_path: Path) -> None:
     arguments = ("--count", 24, "--families", "elementwise", "broadcast", "--out")
-    alone = ("--workers", 1)  # the result does not depend on how many there are
+    alone = ("--workers", 1)  # the result does not depend on the number of workers
     subprocess.run(command(*arguments, tmp_path / "whole" / "p.parquet", *alone), check=True, capture_output=True)
     parts = tmp_path / "parts" / "p.parquet"
     process = subprocess.Popen(command(*arguments, parts), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -341,7 +341,7 @@ def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore SIGINT
     )
     begun = journal.read_bytes().count(b"\n")
     while time.monotonic() < deadline and journal.read_bytes().count(b"\n") <= begun:
@@ -357,7 +357,7 @@ def test_a_killed_command_goes_on_when_given_again(tmp_path: Path) -> None:
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
 
 
-def test_a_mistake_on_the_command_line_is_one_line(tmp_path: Path) -> None:
+def test_mistake_on_the_command_line_prints_one_line(tmp_path: Path) -> None:
     run = subprocess.run(
         command("--out", tmp_path / "p.csv", "--count", 1), capture_output=True, text=True, check=False
     )
@@ -365,7 +365,7 @@ def test_a_mistake_on_the_command_line_is_one_line(tmp_path: Path) -> None:
     assert run.stderr.strip().splitlines()[-1] == f"error: --out must end in .parquet; got {tmp_path / 'p.csv'}"
 
 
-def test_kernelbenchs_modules_are_known_without_a_copy_of_it(tmp_path: Path) -> None:
+def test_kernelbench_modules_are_recognised_without_a_copy_of_kernelbench(tmp_path: Path) -> None:
     known = kernelbench_fingerprints()
     assert len(known) > 200
     assert "level1/19_ReLU" in known.values()
@@ -382,7 +382,7 @@ def test_kernelbenchs_modules_are_known_without_a_copy_of_it(tmp_path: Path) -> 
     assert report.drops[0]["reason"] == "it is KernelBench's level1/19_ReLU"
 
 
-def test_pairs_that_were_not_run_say_so_and_only_the_generator_may_leave_them_so(
+def test_verifier_none_marks_pairs_as_not_run_and_is_only_for_the_generator(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "pairs.parquet"

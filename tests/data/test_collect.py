@@ -1,4 +1,4 @@
-"""Conversations that are written down, and what of them is learnt."""
+"""Collected conversations, and which of their answers are learnt."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_conversations_hold_verdicts_rewards_and_log_probs(tmp_path: Path, capsy
     assert str(tmp_path / "talks.sft.jsonl") in capsys.readouterr().out
 
 
-def test_what_is_kept_is_what_was_asked_for_and_trains_the_warm_up(tmp_path: Path) -> None:
+def test_rows_fit_the_keep_flag_and_encode_for_supervised_training(tmp_path: Path) -> None:
     assert main(flags(tmp_path, 12, "--keep", *KEEP)) == 0
     talks = read(tmp_path / "talks.jsonl")
     assert read(tmp_path / "talks.sft.jsonl") == list(rows_to_learn(iter(talks), KEEP))
@@ -125,13 +125,11 @@ def check(talks: list[dict[str, Any]], rows: list[dict[str, Any]], keep: tuple[s
     tokenizer = tiny_tokenizer()
     examples, dropped = encode_rows(Encoder(tokenizer, SftDataConfig(max_length=4000)), found)
     assert (len(examples), dropped) == (len(rows), [])
-    for example, row in zip(examples, rows, strict=True):  # the answer alone is learnt, not the failures before it
+    for example, row in zip(examples, rows, strict=True):  # only the answer is learnt, not the earlier failures
         assert tokenizer.decode(example.ids[example.in_loss].tolist()) == f"{row['completion']}<|im_end|>"
 
 
-def test_stopped_in_the_middle_it_goes_on_to_the_same_conversations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_collection_resumes_to_the_same_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     straight, broken = tmp_path / "a", tmp_path / "b"
     assert main(flags(straight)) == 0
     judged = FakeJudge.evaluate
@@ -157,7 +155,7 @@ def test_interrupted_file_is_completed_to_the_same_bytes(tmp_path: Path) -> None
     assert (tmp_path / "talks.jsonl").read_bytes() == whole
 
 
-def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_give_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def mistake(arguments: list[str]) -> str:
         capsys.readouterr()
         assert main(arguments) == 2
@@ -173,7 +171,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "conversations from another recipe" in mistake(flags(tmp_path, 8, "--rollout.temperature", "0.5"))
 
 
-def test_improved_is_better_than_everything_before() -> None:
+def test_improved_keeps_only_answers_better_than_all_before() -> None:
     def turn(outcome: str, number: int) -> dict[str, Any]:
         text = f"<thinking>\n</thinking>\n<answer>\n```python\nx = {number}\n```\n</answer>"
         return {
@@ -189,7 +187,7 @@ def test_improved_is_better_than_everything_before() -> None:
     assert [row["turn"] for row in rows_to_learn(iter([talk]), ["solved", "improved"])] == [5]
 
 
-def test_mended_is_the_known_solution_behind_what_was_said_about_a_wrong_answer(tmp_path: Path) -> None:
+def test_mended_answers_the_feedback_on_a_wrong_answer_with_the_known_solution(tmp_path: Path) -> None:
     assert main(flags(tmp_path, 12, "--rollout.max_turns", "2")) == 0
     talks = read(tmp_path / "talks.jsonl")
     tasks = sorted({talk["task"] for talk in talks})
@@ -208,10 +206,10 @@ def test_mended_is_the_known_solution_behind_what_was_said_about_a_wrong_answer(
         assert row["prompt"][2]["role"] == "user"
         assert row["completion"] == build_answer(solutions[talk["task"]])
     twice = list(rows_to_learn(iter(talks + talks), ["mended"], solutions))
-    assert twice == rows  # what is said to equal answers is learnt once
+    assert twice == rows  # the same prompt and answer is learnt once
 
 
-def test_mended_of_tasks_that_have_solutions(tmp_path: Path) -> None:
+def test_mended_rows_of_packaged_tasks_hold_triton_solutions(tmp_path: Path) -> None:
     more = ("--data.path", "packaged:pointwise", "--rollout.max_turns", "2", "--keep", "mended")
     assert main(flags(tmp_path, 8, *more)) == 0
     rows = read(tmp_path / "talks.sft.jsonl")

@@ -1,4 +1,4 @@
-"""Distillation: what a right, a wrong, a slow and a failing teacher leave behind; nothing is lost or kept wrongly."""
+"""Distillation with a right, a wrong, a slow and a failing teacher: no answer is lost or wrongly kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def module(number: int, body: str | None = None) -> str:
-    """A reference; another number is another syntax tree."""
+    """A reference. Each number gives a different syntax tree."""
     body = body or "x + 1" + " * x" * number
     return (
         "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n"
@@ -59,7 +59,7 @@ def implemented(number: int, outcome: str = "correct", reference: str | None = N
 
 
 def number_in(body: dict[str, Any]) -> int:
-    """Of the operation or of the module that is asked about."""
+    """The number of the operation or of the module in the question."""
     said = body["messages"][-1]["content"]
     if found := re.search(r"operation (\d+)", said):
         return int(found[1])
@@ -128,7 +128,7 @@ def test_a_right_teacher_gives_rows_that_load_as_tasks(tmp_path: Path) -> None:
         assert "One kernel, number" in build_answer(task.solution, task.metadata["thinking"])
 
 
-def test_conversions_keep_their_module_licence_and_origin(tmp_path: Path) -> None:
+def test_conversions_keep_module_licence_and_metadata(tmp_path: Path) -> None:
     build_out, out = tmp_path / "built.parquet", tmp_path / "pairs.parquet"
     build(Plan(count=3, families=("softmax",)), build_out, _Trusting())
     with chat_server(lambda n, body: completion(build_answer(solution("correct", n), "Hm."))) as server:
@@ -155,7 +155,7 @@ class _Trusting:
 
 
 @pytest.mark.parametrize("outcome", ["wrong_output", "compile_error", "timeout", "rejected", "harness_failed"])
-def test_nothing_of_a_wrong_teacher_is_kept(tmp_path: Path, outcome: str) -> None:
+def test_no_answer_of_a_wrong_teacher_is_kept(tmp_path: Path, outcome: str) -> None:
     out = tmp_path / "pairs.parquet"
     with chat_server(lambda n, body: completion(implemented(number_in(body), outcome))) as server:
         code = run(out, server, "--implement", write_ops(tmp_path, 4))
@@ -169,8 +169,8 @@ def test_nothing_of_a_wrong_teacher_is_kept(tmp_path: Path, outcome: str) -> Non
         assert {(drop["stage"], drop["outcome"]) for drop in drops} == {("verification", outcome)}
 
 
-def test_only_the_right_ones_of_several_answers_are_kept_and_each_drop_has_a_reason(tmp_path: Path) -> None:
-    """One of each: right, right again in other words, wrong, no code, one block, not admitted, KernelBench's, empty."""
+def test_only_right_answers_are_kept_and_each_drop_has_a_reason(tmp_path: Path) -> None:
+    """Answers: right, duplicate, wrong, no code, one block, not admitted, from KernelBench, empty, forbidden import."""
     again = solution("correct", 0).replace("size", "width")
     relu = module(0, "torch.relu(x)")
     said = [
@@ -202,11 +202,11 @@ def test_only_the_right_ones_of_several_answers_are_kept_and_each_drop_has_a_rea
     assert sum(line["count"] for line in report_of(out)["table"]) == 8
 
 
-def test_a_slow_teacher_and_the_judge_work_side_by_side(tmp_path: Path) -> None:
+def test_judge_works_while_a_slow_teacher_answers(tmp_path: Path) -> None:
     out = tmp_path / "pairs.parquet"
 
     def slow(number: int, body: dict[str, Any]) -> Reply:
-        if number == 6:  # so slow that the judge is through with all that was answered
+        if number == 6:  # so slow that the judge finishes all earlier answers
             wait_for(lambda: lines(out.with_suffix(".verdicts.jsonl")) == 6)
         return right(number, body)
 
@@ -228,7 +228,7 @@ TROUBLE = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLE.values(), ids=TROUBLE)
-def test_a_failing_teacher_is_asked_again_and_nothing_is_missing(tmp_path: Path, trouble: Reply) -> None:
+def test_failing_teacher_is_asked_again_until_every_answer_is_there(tmp_path: Path, trouble: Reply) -> None:
     out, seen, lock = tmp_path / "pairs.parquet", set[int](), threading.Lock()
 
     def behave(number: int, body: dict[str, Any]) -> Reply:
@@ -245,7 +245,7 @@ def test_a_failing_teacher_is_asked_again_and_nothing_is_missing(tmp_path: Path,
     assert report_of(out)["complete"] is True
 
 
-def test_a_teacher_that_stays_silent_ends_the_run_and_the_same_command_goes_on(
+def test_teacher_that_stays_unavailable_ends_the_run_and_the_same_command_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, is_ill = tmp_path / "pairs.parquet", True
@@ -259,7 +259,7 @@ def test_a_teacher_that_stays_silent_ends_the_run_and_the_same_command_goes_on(
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert "gave no answer in 2 tries" in error
         assert error.endswith("all answers are saved: the same command continues")
-        assert len(rows_of(out)) == 3  # what is there is written
+        assert len(rows_of(out)) == 3  # the rows so far are written
         assert report_of(out)["complete"] is False
         is_ill = False
         answered, asked = {record["question"] for record in answers_of(out)}, len(server.requests)
@@ -268,7 +268,9 @@ def test_a_teacher_that_stays_silent_ends_the_run_and_the_same_command_goes_on(
     assert len(rows_of(out)) == 20
 
 
-def test_a_teacher_that_refuses_us_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_a_teacher_that_refuses_access_names_the_key_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "pairs.parquet"
     with chat_server(lambda n, body: refusal(401, "no key")) as server:
         assert run(out, server, "--implement", write_ops(tmp_path, 2)) == 2
@@ -276,7 +278,7 @@ def test_a_teacher_that_refuses_us_is_a_mistake(tmp_path: Path, capsys: pytest.C
     assert not out.exists()
 
 
-def test_the_key_comes_from_the_variable_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_comes_from_the_named_variable_and_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEACHER_KEY", "sesame")
     with chat_server(right) as server:
         run(tmp_path / "p.parquet", server, "--implement", write_ops(tmp_path, 1), "--api-key-env", "TEACHER_KEY")
@@ -308,8 +310,8 @@ class ModelNew(nn.Module):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_judge_itself_keeps_what_is_right_and_nothing_else(tmp_path: Path) -> None:
-    """Right; wrong; without a kernel of its own; a reference on which zeros would pass; a right conversion."""
+def test_real_judge_keeps_only_right_answers(tmp_path: Path) -> None:
+    """Right; wrong; without an own kernel; a reference for which zeros would pass; a right conversion."""
     ramp = "torch.relu(x) * 2 + x"
     lazy = (
         "import torch\nfrom torch import nn\n\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return "
@@ -344,7 +346,7 @@ def test_the_judge_itself_keeps_what_is_right_and_nothing_else(tmp_path: Path) -
     assert [drop.get("outcome") for drop in drops] == ["wrong_output", "rejected", None]
 
 
-# Ends and beginnings --------------------------------------------------------------------------------------------------
+# Stopping and resuming ------------------------------------------------------------------------------------------------
 
 
 def command(out: Path, server: ChatServer, *arguments: object) -> list[str]:
@@ -368,13 +370,13 @@ def lines(path: Path) -> int:
 
 
 @pytest.mark.long
-def test_a_killed_run_asks_nothing_twice_and_ends_with_the_same_rows(tmp_path: Path) -> None:
+def test_killed_run_repeats_no_answered_question_and_ends_with_the_same_rows(tmp_path: Path) -> None:
     arguments = ("--implement", write_ops(tmp_path, 10), "--samples", 2, "--concurrency", 2, "--workers", 1)
     answered: Counter[tuple[str, int]] = Counter()
     gate, lock = threading.Event(), threading.Lock()
 
     def behave(number: int, body: dict[str, Any]) -> Reply:
-        """Some wrong, and nothing after the eighth until the gate is open, so that it is killed with some under way."""
+        """Some answers are wrong. From the ninth on, requests wait for the gate, so the kill hits open requests."""
         with lock:
             held = sum(answered.values()) >= 8 and not gate.is_set()
             if not held:
@@ -399,7 +401,7 @@ def test_a_killed_run_asks_nothing_twice_and_ends_with_the_same_rows(tmp_path: P
         done = subprocess.run(command(out, server, *arguments), env=environment(), capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
         assert len(answered) == 20
-        assert set(answered.values()) == {1}  # no question that was answered was asked again
+        assert set(answered.values()) == {1}  # no answered question is asked again
         whole = tmp_path / "whole" / "p.parquet"
         subprocess.run(command(whole, server, *arguments), env=environment(), check=True, capture_output=True)
     assert whole.read_bytes() == out.read_bytes()
@@ -409,7 +411,7 @@ def test_a_killed_run_asks_nothing_twice_and_ends_with_the_same_rows(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: int) -> None:
+def test_signal_ends_the_run_at_once_and_the_error_says_how_to_continue(tmp_path: Path, number: int) -> None:
     out = tmp_path / "p.parquet"
 
     def behave(asked: int, body: dict[str, Any]) -> Reply:
@@ -428,7 +430,7 @@ def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: in
             _, error = process.communicate(timeout=150)
         finally:
             process.kill()
-        assert time.monotonic() - began < 100  # it does not wait for the server
+        assert time.monotonic() - began < 100  # the run does not wait for the server
     assert process.returncode == 75
     sentence = f"error: stopped by {signal.Signals(number).name}; all answers are saved: the same command continues"
     assert error.decode().strip().splitlines()[-1].startswith(sentence)
@@ -436,7 +438,7 @@ def test_a_signal_ends_it_at_once_with_a_way_to_go_on(tmp_path: Path, number: in
     assert report_of(out)["complete"] is False
 
 
-def test_a_second_run_asks_and_judges_nothing_and_more_samples_extend_it(tmp_path: Path) -> None:
+def test_second_run_asks_and_judges_nothing_and_more_samples_extend_the_first(tmp_path: Path) -> None:
     out, ops = tmp_path / "p.parquet", write_ops(tmp_path, 5)
     with chat_server(right) as server:
         assert run(out, server, "--implement", ops) == 0
@@ -448,7 +450,7 @@ def test_a_second_run_asks_and_judges_nothing_and_more_samples_extend_it(tmp_pat
         assert run(out, server, "--implement", ops, "--samples", 3) == 0
         assert len(server.requests) == 15
     assert report_of(out)["answers"] == 15
-    assert len(rows_of(out)) == 5  # the other ten repeat them
+    assert len(rows_of(out)) == 5  # the other ten answers repeat these
 
 
 def test_answers_on_which_the_judge_failed_are_judged_again_without_asking(tmp_path: Path) -> None:
@@ -465,7 +467,7 @@ def test_answers_on_which_the_judge_failed_are_judged_again_without_asking(tmp_p
     assert len(rows_of(out)) == 3
 
 
-def test_a_machine_that_cannot_judge_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_teacher_is_not_asked_when_the_judge_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from kernel_coder.evaluate.errors import HarnessFailed
 
     def impossible(**_: Any) -> Any:
@@ -477,7 +479,7 @@ def test_a_machine_that_cannot_judge_asks_nothing(tmp_path: Path, capsys: pytest
     assert "the judge cannot start on this machine: no sandbox" in capsys.readouterr().err
 
 
-def test_a_log_of_another_teacher_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_of_answers_with_other_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, ops = tmp_path / "p.parquet", write_ops(tmp_path, 1)
     with chat_server(right) as server:
         assert run(out, server, "--implement", ops) == 0
@@ -485,7 +487,7 @@ def test_a_log_of_another_teacher_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "holds answers with other settings: temperature was 1.0 and is 0.5" in capsys.readouterr().err
 
 
-# What is asked --------------------------------------------------------------------------------------------------------
+# Questions ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_local_model_answers_everything_before_the_judge_begins(tmp_path: Path) -> None:
@@ -516,7 +518,7 @@ def test_a_local_model_answers_everything_before_the_judge_begins(tmp_path: Path
     assert (report["prompt_tokens"], report["completion_tokens"], report["seconds"]) == (15, 18, 1.5)
 
 
-def test_a_real_local_model_can_be_the_teacher(tmp_path: Path) -> None:
+def test_real_local_model_can_be_the_teacher(tmp_path: Path) -> None:
     out = tmp_path / "p.parquet"
     given = ["distill", "--out", out, "--model", "tiny", "--implement", write_ops(tmp_path, 2), "--samples", 1]
     assert main([*map(str, given), "--max-new-tokens", "4", "--device", "cpu"], make_judge=CarefulJudge) == 0
@@ -524,7 +526,7 @@ def test_a_real_local_model_can_be_the_teacher(tmp_path: Path) -> None:
     assert stages(out) == {"answer": 2}
 
 
-def test_cost_is_counted_over_everything_that_was_paid_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_has_the_tokens_and_the_cost_of_all_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "p.parquet"
     with chat_server(right) as server:
         prices = ("--price-prompt", 1_000, "--price-completion", 10_000)
@@ -537,7 +539,7 @@ def test_cost_is_counted_over_everything_that_was_paid_for(tmp_path: Path, capsy
     assert "44 prompt and 28 completion tokens, 0.324 in total, 0.081 per pair" in said
 
 
-def test_held_out_and_evaluation_tasks_are_never_asked_about(tmp_path: Path) -> None:
+def test_no_question_is_about_held_out_or_evaluation_tasks(tmp_path: Path) -> None:
     questions, dropped = make_questions(
         DistillPlan(convert=("generator",), implement=("generator",), count=40, per_structure=5)
     )
@@ -551,7 +553,7 @@ def test_held_out_and_evaluation_tasks_are_never_asked_about(tmp_path: Path) -> 
         make_questions(DistillPlan(convert=(str(folder),)))
 
 
-def test_the_packaged_operations_are_of_training_families_and_none_comes_twice() -> None:
+def test_packaged_operations_are_unique_and_of_training_families() -> None:
     from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES
 
     ops = read_ops("ops")
@@ -584,7 +586,7 @@ def test_the_packaged_operations_are_of_training_families_and_none_comes_twice()
         (["--implement", "ops", "--prompt-template", "x", "--convert", "packaged"], "prompt template x is neither one"),
     ],
 )
-def test_a_mistake_is_one_sentence(
+def test_mistake_gives_one_sentence(
     tmp_path: Path, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ["--out", str(tmp_path / "p.parquet")]
@@ -593,7 +595,7 @@ def test_a_mistake_is_one_sentence(
     assert line.startswith(f"error: {sentence}")
 
 
-# What is said ---------------------------------------------------------------------------------------------------------
+# Answers --------------------------------------------------------------------------------------------------------------
 
 
 def question() -> Any:
@@ -601,7 +603,7 @@ def question() -> Any:
     return only
 
 
-def test_both_modules_are_found_however_the_answer_is_laid_out() -> None:
+def test_both_modules_are_found_in_every_layout_of_an_answer() -> None:
     reference, code = module(1), "class ModelNew: ...\n"
     blocks = f"```python\n{reference}```\nand\n~~~\n{code}~~~\n"
     for text in (
@@ -615,7 +617,7 @@ def test_both_modules_are_found_however_the_answer_is_laid_out() -> None:
         assert (pair.task.reference, pair.code) == (reference, code)
 
 
-def test_reasoning_is_taken_from_where_the_teacher_puts_it() -> None:
+def test_reasoning_is_found_in_tags_or_in_the_separate_field() -> None:
     blocks = f"```python\n{module(1)}```\n```python\nclass ModelNew: ...\n```\n"
 
     def thinking(text: str, reasoning: str | None = None) -> str | None:
@@ -626,10 +628,10 @@ def test_reasoning_is_taken_from_where_the_teacher_puts_it() -> None:
     assert thinking(blocks, " apart ") == "apart"
     assert thinking(f"<think>\nBefore.\n</think>\n{blocks}") == "Before."
     assert thinking(blocks) is None
-    assert thinking(blocks, "I write <answer> soon") is None  # an answer with this in it could not be learnt
+    assert thinking(blocks, "I write <answer> soon") is None  # an answer that contains this text could not be learnt
 
 
-def test_reasoning_that_the_server_gives_apart_is_kept(tmp_path: Path) -> None:
+def test_reasoning_in_a_separate_field_of_the_reply_is_kept(tmp_path: Path) -> None:
     def behave(number: int, body: dict[str, Any]) -> Reply:
         reply = completion(re.sub(r"<thinking>.*</thinking>", "", implemented(0), flags=re.DOTALL))
         reply.body["choices"][0]["message"]["reasoning_content"] = "Apart."  # type: ignore[index]

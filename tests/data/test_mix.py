@@ -1,4 +1,4 @@
-"""The corpus of right and wrong answers: what is in it, what is not, and that it is the same every time."""
+"""The corpus of right and wrong answers: its rows, the excluded families, and that every build gives the same rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_every_pair_has_its_answer_and_wrong_ones_stand_beside_them(mixed: Path) -> None:
+def test_every_pair_has_a_right_answer_and_many_also_a_wrong_one(mixed: Path) -> None:
     rows = rows_of(mixed)
     single = [row for row in rows if len(row["prompt"]) == 1]
     right, wrong = ([row for row in single if bool(row["bug"]) is has_bug] for has_bug in (False, True))
@@ -45,12 +45,12 @@ def test_every_pair_has_its_answer_and_wrong_ones_stand_beside_them(mixed: Path)
     assert all("_kernel[" not in row["completion"][0]["content"] for row in single)
 
 
-def test_prompts_do_not_tell_which_answers_are_wrong(mixed: Path) -> None:
+def test_prompts_of_right_and_wrong_answers_are_the_same(mixed: Path) -> None:
     tasks = {build_messages(task, "nano")[0]["content"] for task in load_tasks("packaged:pointwise")}
     assert {row["prompt"][0]["content"] for row in rows_of(mixed)} == tasks
 
 
-def test_families_are_left_out_by_name_and_a_name_that_is_not_there_is_told(
+def test_excluded_families_are_left_out_and_an_unknown_name_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "mix.parquet"
@@ -65,7 +65,7 @@ def test_families_are_left_out_by_name_and_a_name_that_is_not_there_is_told(
     assert "--exclude-families names residuals, which no pair of packaged:pointwise is of" in capsys.readouterr().err
 
 
-def test_second_turns_have_the_ids_that_training_asks_with(mixed: Path) -> None:
+def test_second_turns_have_the_same_prompt_ids_as_in_training(mixed: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER)
     talks = [row for row in rows_of(mixed) if len(row["prompt"]) > 1]
     assert talks
@@ -82,7 +82,7 @@ def test_second_turns_have_the_ids_that_training_asks_with(mixed: Path) -> None:
         assert example.in_loss.tolist() == [place >= len(asked) for place in range(len(example))]
 
 
-def test_mix_without_talks_gives_the_same_rows_again(mixed: Path, tmp_path: Path) -> None:
+def test_mix_without_second_turns_gives_the_same_rows_again(mixed: Path, tmp_path: Path) -> None:
     found = mix("packaged:pointwise", tmp_path / "mix.parquet", talks=0.0)
     assert found["second turns"] == 0
     again = mix("packaged:pointwise", tmp_path / "again.parquet", talks=0.0)
@@ -92,7 +92,7 @@ def test_mix_without_talks_gives_the_same_rows_again(mixed: Path, tmp_path: Path
     assert mix("packaged:pointwise", tmp_path / "clean.parquet", wrong=0.0, talks=0.0)["wrong"] == 0
 
 
-def test_prompts_show_a_similar_pair_but_never_one_that_differs_only_in_names_and_constants(tmp_path: Path) -> None:
+def test_example_in_a_prompt_differs_in_more_than_names_and_constants(tmp_path: Path) -> None:
     found = mix("packaged:pointwise", tmp_path / "mix.parquet", talks=0.0, examples=0.5)
     plain = mix("packaged:pointwise", tmp_path / "plain.parquet", talks=0.0)
     assert {**found, "pairs with an example": 0} == plain

@@ -1,4 +1,4 @@
-"""How modules that were sized for a GPU become small enough for the interpreter."""
+"""Reducing the sizes of modules made for a GPU so that the interpreter can run them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sizes(reference: str) -> dict[str, int]:
     return {name: value for name, value in namespace.items() if type(value) is int}
 
 
-def test_a_small_module_stays_as_it_is() -> None:
+def test_small_module_is_unchanged() -> None:
     small = LINEAR.format(batch=16, n=64, m=32, groups=4)
     assert fitted(small, "Model", 4096) == small
 
@@ -47,13 +47,13 @@ def test_the_largest_sizes_are_halved_until_no_tensor_is_too_large() -> None:
     assert sizes(fitted(large, "Model", 16384)) == {"batch": 64, "n": 128, "m": 128, "groups": 16}
 
 
-def test_sizes_that_differ_stay_different_so_that_a_group_keeps_its_members() -> None:
+def test_different_sizes_stay_different_and_groups_still_divide_the_channels() -> None:
     left = sizes(fitted(LINEAR.format(batch=1024, n=8192, m=8192, groups=512), "Model", 16384))
     assert left["m"] > left["groups"]
     assert left["m"] % left["groups"] == 0
 
 
-def test_a_size_whose_halving_breaks_the_module_stays_and_others_go_on() -> None:
+def test_size_whose_halving_breaks_the_module_stays_and_other_sizes_shrink() -> None:
     reshaped = """import torch
 
 class Model(torch.nn.Module):
@@ -73,7 +73,7 @@ def get_init_inputs():
     assert "100, 96)" in left
 
 
-def test_sizes_inside_the_input_functions_count_and_the_modules_own_code_is_left() -> None:
+def test_sizes_in_the_input_functions_shrink_and_the_code_of_the_module_stays() -> None:
     inline = """import torch
 
 class Model(torch.nn.Module):
@@ -96,13 +96,13 @@ def get_init_inputs():
     assert "+ 512" in left
 
 
-def test_a_module_that_cannot_run_without_numbers_comes_back_unchanged() -> None:
+def test_module_that_needs_real_values_is_unchanged() -> None:
     asks = LINEAR.format(batch=1024, n=8192, m=8192, groups=16).replace("* 3", "* x.sum().item()")
     assert fitted(asks, "Model", 64) == asks
     assert fitted("class Model(:", "Model", 64) == "class Model(:"
 
 
-def test_a_weight_that_the_modules_own_code_makes_large_does_not_shrink_the_inputs_for_nothing() -> None:
+def test_large_weight_in_the_code_of_the_module_does_not_shrink_the_inputs() -> None:
     own = LINEAR.replace(
         "self.linear = ", "self.table = torch.nn.Parameter(torch.rand(512, 512))\n        self.linear = "
     )
@@ -118,7 +118,7 @@ def test_a_weight_that_the_modules_own_code_makes_large_does_not_shrink_the_inpu
     groups=st.sampled_from((1, 2, 4, 8)),
     limit=st.sampled_from((1024, 16384)),
 )
-def test_the_module_still_runs_and_no_size_falls_below_the_smallest(
+def test_shrunk_module_runs_and_no_size_falls_below_the_smallest(
     batch: int, n: int, power: int, groups: int, limit: int
 ) -> None:
     before = {"batch": batch, "n": n, "m": groups * 2**power, "groups": groups}
@@ -135,6 +135,6 @@ def test_the_module_still_runs_and_no_size_falls_below_the_smallest(
         assert size >= min(before[name], SMALLEST)
 
 
-def test_a_plain_bound_on_each_size_reads_only_the_top_level() -> None:
+def test_shrunk_limits_only_sizes_at_the_top_level() -> None:
     module = "n, m = 4096, 20\nshape = (1024, 3)\ndef f():\n    return 4096\n"
     assert shrunk(module, 64) == "n, m = 64, 20\nshape = (64, 3)\ndef f():\n    return 4096\n"

@@ -1,4 +1,4 @@
-"""Stand-ins for what an evaluation asks: a judge that reads its verdict in the code, a model that knows its answers."""
+"""Fakes for evaluations: a judge that reads the verdict from the code, and a model with prepared answers."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def write_tasks(folder: Path, count: int = 3) -> Path:
 
 
 def said(outcome: str, speedup: float | None = None) -> str:
-    """An answer that :class:`PretendJudge` gives this verdict; "nothing" holds no code."""
+    """An answer for which :class:`PretendJudge` gives this outcome. "nothing" gives an answer without code."""
     if outcome == "nothing":
         return "I would rather not."
     return f"<thinking>Hm.</thinking>\n<answer>\n```python\n# {outcome} {speedup}\nclass ModelNew: ...\n```\n</answer>"
 
 
 class PretendJudge:
-    """Gives the verdict that :func:`said` put into the first line of the code; ``die_after`` verdicts it breaks.
+    """Gives the verdict that :func:`said` wrote into the first line of the code. Raises after ``die_after`` verdicts.
 
-    Called with a config it judges as many at a time as that says; the others wait, as with a real judge.
+    With a config, `config.parallel()` candidates are judged at a time and the others wait, as with a real judge.
     """
 
     def __init__(self, die_after: int | None = None, overrule: str | None = None) -> None:
@@ -104,7 +104,7 @@ class PretendJudge:
 
 
 class PretendModel:
-    """Answers by a function of the request, last ones first; ``die_after`` answers it breaks."""
+    """Answers with a function of the request, in reverse order. Raises after ``die_after`` answers."""
 
     def __init__(self, text: Callable[[Request], str], die_after: int | None = None) -> None:
         self.text, self.die_after = text, die_after

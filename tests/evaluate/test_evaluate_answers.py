@@ -25,7 +25,7 @@ BLOCK = f"```python\n{CODE}\n```"
         f"<thinking>```python\nclass Draft: ...\n```</thinking>\n{BLOCK}",
     ],
 )
-def test_the_code_is_found_in_any_form_that_models_answer_in(text: str) -> None:
+def test_code_is_found_in_every_usual_form_of_an_answer(text: str) -> None:
     assert candidate(text) == (CODE, None)
 
 
@@ -41,13 +41,13 @@ def test_the_code_is_found_in_any_form_that_models_answer_in(text: str) -> None:
         (f"<thinking>{BLOCK}", "the answer holds no code block after its thinking"),
     ],
 )
-def test_where_there_is_no_code_the_reason_is_said(text: str, problem: str) -> None:
+def test_answer_without_code_gives_a_reason(text: str, problem: str) -> None:
     assert candidate(text) == (None, problem)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["```", "python\n", "\n", "<think>", "</think>", "<answer>", "x = 1", "</thinking>"])))
-def test_there_is_code_or_a_reason_and_never_both(parts: list[str]) -> None:
+def test_every_answer_gives_either_code_or_a_reason(parts: list[str]) -> None:
     code, problem = candidate("".join(parts))
     assert (code is None) != (problem is None)
     assert code is None or code.strip()

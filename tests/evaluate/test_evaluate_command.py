@@ -1,4 +1,4 @@
-"""The command as a person runs it: real judge, real files, on the CPU."""
+"""The command as a user runs it: real judge, real files, on the CPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def summary(out: Path) -> dict[str, Any]:
     return json.loads((out / "summary.json").read_text())
 
 
-def test_a_servers_triton_kernels_are_judged_by_the_real_judge(
+def test_triton_kernels_from_a_server_are_judged_by_the_real_judge(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks, out = write_tasks(tmp_path / "tasks", count=4), tmp_path / "out"
@@ -111,7 +111,7 @@ def test_a_local_model_is_evaluated_end_to_end(tmp_path: Path, capsys: pytest.Ca
     ],
     ids=["tasks", "model", "flag", "key", "server"],
 )
-def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
+def test_every_failure_gives_one_sentence_and_its_exit_code(
     changes: dict[str, Any], code: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tasks = write_tasks(tmp_path / "tasks", count=1)
@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_one_sentence_and_an_exit_code(
     assert sum(line.startswith("error: ") for line in said) == 1
 
 
-def test_a_judge_that_fails_on_everything_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_judge_that_fails_on_every_answer_gives_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = write_tasks(tmp_path / "tasks", count=2)
     with chat_server(lambda n, body: completion(said("correct", 2.0))) as server:
         judge = PretendJudge(overrule="harness_failed")
@@ -129,7 +129,7 @@ def test_a_judge_that_fails_on_everything_is_exit_code_3(tmp_path: Path, capsys:
     assert "error: the judge reached no verdict on any of 2 answers" in capsys.readouterr().err
 
 
-def test_a_machine_that_cannot_be_made_safe_is_exit_code_3(
+def test_machine_without_a_safe_sandbox_gives_exit_code_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -143,7 +143,7 @@ def test_a_machine_that_cannot_be_made_safe_is_exit_code_3(
     assert (tmp_path / "out" / "samples.jsonl").read_text().count("\n") == 1
 
 
-def test_a_layer_that_does_not_exist_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_sandbox_layer_in_require_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = write_tasks(tmp_path / "tasks", count=1)
     with chat_server(by_task) as server:
         arguments = flags(tasks, tmp_path / "out", base_url=server.url)
@@ -151,7 +151,7 @@ def test_a_layer_that_does_not_exist_is_a_mistake(tmp_path: Path, capsys: pytest
     assert "error: require names layers that do not exist: ['no_such_layer']" in capsys.readouterr().err
 
 
-def test_help_shows_common_flags_and_what_is_packaged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_common_flags_and_packaged_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     short = capsys.readouterr().out
     for text in ("--model", "--tasks", "--resume", "nano, tiny", "kernelbench, nano", "packaged:heldout,"):

@@ -1,4 +1,4 @@
-"""What people get wrong on the command line, and what decides whether a run can go on."""
+"""Mistakes on the command line, and the fields that decide whether a run can be resumed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_flags_are_spelt_with_either_dash_and_switches_need_no_value() -> None:
     assert (config.judge.compile_baseline, config.judge.timing) == (True, False)
 
 
-def test_a_switch_is_turned_off_and_a_value_taken_away_as_elsewhere() -> None:
+def test_flags_accept_off_none_and_the_prefix_no() -> None:
     flags = [
         "--model",
         "m",
@@ -72,13 +72,13 @@ def test_a_switch_is_turned_off_and_a_value_taken_away_as_elsewhere() -> None:
     assert (config.judge.memory_bytes, config.limit) == (None, None)
 
 
-def test_a_model_brings_its_temperature_unless_a_flag_gives_one() -> None:
+def test_default_temperature_comes_from_the_model() -> None:
     assert load_config(None, ["--model", "nano"]).temperature == 0.8
     assert load_config(None, ["--model", "nano", "--temperature", "0"]).temperature == 0
     assert load_config(None, ["--model", "tiny"]).temperature == 1.0
 
 
-def test_the_defaults_are_those_of_the_manual() -> None:
+def test_defaults_equal_those_in_the_manual() -> None:
     config = load_config(None, ["--model", "m"])
     assert (config.temperature, config.top_p, config.samples, config.backend) == (1.0, 0.97, 1, "triton")
 
@@ -90,7 +90,7 @@ def test_pass_at_k_is_reported_for_round_numbers_and_all_samples(samples: int, k
     assert EvaluateConfig(model="m", samples=samples).ks == ks
 
 
-def test_flags_go_over_the_file_and_leave_the_rest_of_it(tmp_path: Path) -> None:
+def test_flags_override_single_fields_of_the_config_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("model: m\nsamples: 4\njudge: {checks: 2, threads: 2}\n")
     config = load_config(file, ["--samples", "5", "--judge.checks", "3"])
@@ -100,7 +100,7 @@ def test_flags_go_over_the_file_and_leave_the_rest_of_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["model: [", "- 1", "modell: m", None])
-def test_a_file_that_is_no_config_is_named(text: str | None, tmp_path: Path) -> None:
+def test_invalid_config_file_is_refused(text: str | None, tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     if text is not None:
         file.write_text(text)
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_config_is_named(text: str | None, tmp_path: Path) -> 
         load_config(file)
 
 
-def test_a_run_may_go_on_with_more_tasks_and_another_address_but_not_with_other_answers() -> None:
+def test_differences_lists_only_fields_that_change_answers_or_verdicts() -> None:
     before = EvaluateConfig(model="m", base_url="http://a/v1").model_dump(mode="json")
     same = EvaluateConfig(model="m", base_url="http://b/v1", samples=9, limit=3, concurrency=2, output="x")
     assert differences(before, same.model_dump(mode="json")) == []

@@ -46,14 +46,14 @@ def ask(chosen: EvaluateConfig, conversations: list[tuple[Message, ...]], sample
     return [answer for _, answer in answers]
 
 
-def test_answers_do_not_depend_on_how_many_are_written_at_a_time() -> None:
+def test_answers_do_not_depend_on_the_batch_size() -> None:
     asked = [conversation(f"question {i}") for i in range(3)]
     texts = [[answer.text for answer in ask(config(batch_size=size), asked)] for size in (1, 4, 16)]
     assert texts[0] == texts[1] == texts[2]
     assert len(set(texts[0])) == 6
 
 
-def test_a_model_of_a_folder_is_asked_with_its_own_chat_template(tmp_path: Path) -> None:
+def test_model_saved_in_a_folder_gives_the_same_answers(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     tiny_model(len(tokenizer)).save_pretrained(tmp_path)
@@ -61,7 +61,7 @@ def test_a_model_of_a_folder_is_asked_with_its_own_chat_template(tmp_path: Path)
     assert ask(config(model=str(tmp_path)), asked) == ask(config(), asked)
 
 
-def test_what_the_template_put_into_the_models_mouth_is_part_of_the_answer() -> None:
+def test_beginning_of_the_answer_in_the_template_is_part_of_the_answer() -> None:
     (answer,) = ask(config(), [conversation("question", "<thinking>")], samples=1)
     assert answer.text.startswith("<thinking>")
 
@@ -72,7 +72,9 @@ def small(monkeypatch: pytest.MonkeyPatch, context: int) -> None:
     )
 
 
-def test_an_answer_ends_with_the_context_and_a_prompt_that_fills_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_ends_at_the_context_limit_and_a_prompt_that_fills_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small(monkeypatch, context=40)
     asked = [conversation("q"), conversation("word " * 3), conversation("word " * 50), conversation("q")]
     chosen = config(max_new_tokens=24, temperature=0.0, batch_size=16)
@@ -93,7 +95,7 @@ def test_an_answer_ends_with_the_context_and_a_prompt_that_fills_it_is_refused(m
         ({"chat_template": "/no/template"}, "^--chat-template /no/template cannot be read"),
     ],
 )
-def test_a_model_that_cannot_be_loaded_is_a_mistake(changes: dict[str, Any], sentence: str) -> None:
+def test_model_that_cannot_be_loaded_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         LocalModel(config(**changes))
 
@@ -109,16 +111,16 @@ def test_a_hub_id_without_network_fails_at_once(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UsageError, match=r"owner/name is not a folder on this machine, and the hub cannot .* 5 s"):
         LocalModel(config(model="owner/name"))
     (tmp_path / "hub" / "models--owner--name").mkdir(parents=True)
-    check_hub("owner/name")  # it is in the cache
+    check_hub("owner/name")  # no error: the model is in the cache
     check_hub("tiny")
 
 
-def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:
+def test_empty_model_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no tokenizer can be loaded from"):
         LocalModel(config(model=str(tmp_path)))
 
 
-def test_memory_that_does_not_suffice_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_too_little_memory_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     model = LocalModel(config())
 
     def fail(*_: object, **__: object) -> None:
@@ -129,7 +131,7 @@ def test_memory_that_does_not_suffice_is_said_with_the_remedy(monkeypatch: pytes
         list(model.answer([Request(TASK, 0, conversation("q"), seed=0)], lambda: None))
 
 
-def test_auto_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_auto_is_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert (resolve_device("auto"), resolve_dtype("auto", "cuda")) == ("cuda", "bfloat16")

@@ -1,4 +1,4 @@
-"""The metrics against slow and obvious forms of themselves."""
+"""The metrics compared with slow and simple implementations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_pass_at_k_of_many_samples_is_exact() -> None:
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(3, 1, 4), (3, 1, 0), (3, 4, 1), (3, -1, 1), (0, 0, 1)])
-def test_pass_at_k_refuses_what_has_no_sense(n: int, c: int, k: int) -> None:
+def test_pass_at_k_refuses_impossible_arguments(n: int, c: int, k: int) -> None:
     with pytest.raises(ValueError, match=r"pass@k needs"):
         pass_at_k(n, c, k)
 
@@ -71,7 +71,7 @@ def test_pass_at_k_refuses_what_has_no_sense(n: int, c: int, k: int) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(TIMED, max_size=12), st.sampled_from(THRESHOLDS))
-def test_fast_p_is_kernelbenchs_formula_on_what_was_scored(verdicts: list[Verdict], p: float) -> None:
+def test_fast_p_equals_the_formula_of_kernelbench_on_scored_verdicts(verdicts: list[Verdict], p: float) -> None:
     counted = scored(verdicts)
     fast = [v for v in counted if v.correct and v.reference_ms / v.runtime_ms > p]  # type: ignore[operator]
     assert fast_p(verdicts, p) == (len(fast) / len(counted) if counted else None)
@@ -79,7 +79,7 @@ def test_fast_p_is_kernelbenchs_formula_on_what_was_scored(verdicts: list[Verdic
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(TIMED, min_size=1, max_size=12))
-def test_fast_p_falls_with_p_and_begins_at_the_share_of_correct_ones(verdicts: list[Verdict]) -> None:
+def test_fast_p_falls_with_p_and_fast_0_is_the_share_of_correct_answers(verdicts: list[Verdict]) -> None:
     counted = scored(verdicts)
     if not counted:
         return
@@ -100,7 +100,7 @@ def test_a_speedup_of_exactly_p_does_not_count() -> None:
         example_verdict("correct"),
     ],
 )
-def test_no_speedup_is_made_up(untimed: Verdict) -> None:
+def test_speedup_metrics_have_no_value_if_an_answer_was_not_timed(untimed: Verdict) -> None:
     verdicts = [example_verdict("correct", speedup=2.0), untimed]
     assert fast_p(verdicts, 0) is not None
     assert [fast_p(verdicts, p) for p in THRESHOLDS[1:]] == [None] * 6
@@ -110,7 +110,7 @@ def test_no_speedup_is_made_up(untimed: Verdict) -> None:
     assert found.correct.value is not None
 
 
-def test_the_compile_baseline_is_the_references_compiled_time() -> None:
+def test_compile_baseline_uses_the_time_of_the_compiled_reference() -> None:
     verdict = example_verdict("correct", speedup=3.0, reference_compile_ms=1.5)
     assert speedup(verdict, "compile") == 1.5
     assert fast_p([verdict], 2.0) == 1.0
@@ -123,7 +123,7 @@ def test_the_compile_baseline_is_the_references_compiled_time() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(BY_TASK)
-def test_a_summary_is_what_slow_loops_say(by_task: dict[str, list[Verdict]]) -> None:
+def test_summary_equals_values_computed_with_slow_loops(by_task: dict[str, list[Verdict]]) -> None:
     found = summarise(by_task, ks=(1, 2), baselines=("eager", "compile"), resamples=50)
     everything = [verdict for task in by_task.values() for verdict in task]
     counted = scored(everything)
@@ -170,7 +170,7 @@ def test_failures_of_the_harness_change_only_their_count(by_task: dict[str, list
 
 @settings(max_examples=50, deadline=None)
 @given(BY_TASK)
-def test_a_value_lies_in_its_interval_or_at_its_edge(by_task: dict[str, list[Verdict]]) -> None:
+def test_intervals_are_ordered_and_lie_between_0_and_1(by_task: dict[str, list[Verdict]]) -> None:
     found = summarise(by_task, resamples=200)
     for one in (found.compiled, found.correct, *found.fast_p["eager"].values()):
         assert (one.low is None) == (one.high is None)
@@ -195,7 +195,7 @@ def slow_interval(above: list[float], below: list[float], seed: int, resamples: 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=8), st.integers(0, 9))
-def test_intervals_are_what_a_slow_loop_says(rows: list[tuple[int, int]], seed: int) -> None:
+def test_intervals_equal_those_of_a_slow_loop(rows: list[tuple[int, int]], seed: int) -> None:
     above, below = [float(a) for a, _ in rows], [float(b) for _, b in rows]
     (found,) = intervals(np.array([above]).T, np.array([below]).T, seed=seed, resamples=64)
     if sum(b > 0 for b in below) < 2:
@@ -204,14 +204,14 @@ def test_intervals_are_what_a_slow_loop_says(rows: list[tuple[int, int]], seed: 
         assert found == pytest.approx(slow_interval(above, below, seed, 64), rel=1e-12, abs=1e-15)
 
 
-def test_intervals_do_not_depend_on_how_many_numbers_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     above, below = np.random.default_rng(0).random((5, 3)), np.ones((5, 3))
     whole = intervals(above, below, resamples=100)
     monkeypatch.setattr("kernel_coder.evaluate.metrics.BLOCK", 35)
     assert intervals(above, below, resamples=100) == whole
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+def test_intervals_contain_the_true_value_about_as_often_as_promised() -> None:
     generator, held, trials, p = random.Random(0), 0, 200, 0.3
     for trial in range(trials):
         tasks = [[float(generator.random() < p) for _ in range(2)] for _ in range(40)]
@@ -222,7 +222,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert 0.88 * trials < held < trials
 
 
-def test_the_same_seed_gives_the_same_intervals_and_another_seed_others() -> None:
+def test_same_seed_gives_the_same_intervals_and_another_seed_different_ones() -> None:
     above, below = np.random.default_rng(1).random((9, 1)), np.ones((9, 1))
     assert intervals(above, below, seed=3) == intervals(above, below, seed=3) != intervals(above, below, seed=4)
 
@@ -231,7 +231,7 @@ def test_one_task_has_no_interval() -> None:
     assert summarise({"a": [example_verdict("correct", speedup=2.0)]}).correct == Estimate(1.0, None, None, 1)
 
 
-def test_no_verdict_at_all_has_no_value() -> None:
+def test_summary_without_verdicts_has_no_values() -> None:
     found = summarise({})
     assert (found.tasks, found.samples) == (0, 0)
     assert found.correct == found.fast_p["eager"]["1"] == Estimate(None)

@@ -1,4 +1,4 @@
-"""The page and the table: whatever an answer holds, it is shown and does nothing."""
+"""The page and the table: any text in an answer is shown as text and never executed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def results(verdicts: list[list[Verdict]], text: str = "hello", **changes: objec
     return Results(config, tasks, samples, found)
 
 
-def test_a_hostile_answer_is_text_wherever_it_stands() -> None:
+def test_hostile_text_is_shown_as_text_everywhere() -> None:
     verdict = example_verdict("wrong_output", reason=HOSTILE, feedback=HOSTILE, device=HOSTILE, task=HOSTILE)
     page = html(results([[verdict]], text=HOSTILE, model=HOSTILE, tasks=HOSTILE))
     parsed = check_harmless(page)
@@ -40,21 +40,21 @@ def test_a_hostile_answer_is_text_wherever_it_stands() -> None:
     assert "49" not in re.findall(r"\{\{.*?\}\}", "".join(parsed.text))
 
 
-def test_the_page_needs_nothing_else_and_runs_its_own_script_only() -> None:
+def test_page_loads_no_other_file_and_runs_only_its_own_script() -> None:
     page = html(results([[example_verdict("correct", speedup=2.0)]]))
     parsed = check_harmless(page)
     assert not [name for name, _ in parsed.attributes if name in ("src", "href", "action")]
     assert not re.search(r"https?:|url\(|@import", page)
 
 
-def test_the_page_counts_the_times_that_it_leaves_to_the_file() -> None:
+def test_page_shows_the_number_of_measured_times_but_not_the_times() -> None:
     verdict = example_verdict("correct", speedup=2.0, runtimes_ms=(0.125,) * 3, reference_runtimes_ms=(0.25,) * 3)
     text = "".join(Page(html(results([[verdict]]))).text)
     assert text.count("3 times, in verdicts.jsonl") == 2
     assert "0.125" not in text
 
 
-def test_a_baseline_that_was_not_timed_is_said() -> None:
+def test_note_says_that_a_baseline_was_not_timed() -> None:
     found = results([[example_verdict("correct", speedup=2.0)]], judge={"compile_baseline": True})
     assert notes(found) == ["Speedups over torch.compile are unknown: not every reference was timed under it."]
 
@@ -117,7 +117,7 @@ def test_the_page_names_a_generated_task_by_its_operations() -> None:
     assert f"Task {task.id}" in page
 
 
-def test_the_script_is_javascript(tmp_path: Path) -> None:
+def test_script_has_balanced_brackets_and_uses_every_id_of_the_page(tmp_path: Path) -> None:
     page = html(results([[example_verdict("correct", speedup=2.0)]]))
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     for opening, closing in ("{}", "()", "[]"):

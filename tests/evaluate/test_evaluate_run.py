@@ -1,4 +1,4 @@
-"""A whole evaluation with a judge and a model that only pretend; killed anywhere, it goes on."""
+"""A whole evaluation with a fake judge and a fake model. A run that is killed at any point can be resumed."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "summary.json").read_text())
 
 
-# Seeds, families, and where the judge is
+# Seeds, families, and the devices of the judge
 
 
-def test_several_seeds_give_so_many_samples_each_and_a_row_each(tasks: Path, tmp_path: Path) -> None:
+def test_each_of_several_seeds_has_its_samples_and_a_row_in_the_table(tasks: Path, tmp_path: Path) -> None:
     alone = PretendModel(text_of)
     run(config(tasks, tmp_path / "alone", seed=7), model=alone)
     found = run(config(tasks, tmp_path / "several", seeds=(5, 7, 9), pass_at=(1, 6)))
@@ -92,13 +92,13 @@ def test_several_seeds_give_so_many_samples_each_and_a_row_each(tasks: Path, tmp
     assert set(record["metrics"]["pass_at_k"]["correct"]) == {"1", "6"}
     assert "2 samples each with each of the seeds 5, 7, 9" in table
     assert "| seed 7 | 3 |" in table
-    # A seed's answers are the same, whether others are asked for beside it.
+    # A seed gives the same samples, with or without other seeds in the run.
     seeds = {(line["task"], line["seed"]) for line in records(tmp_path / "alone/samples.jsonl")}
     assert seeds < {(line["task"], line["seed"]) for line in records(tmp_path / "several/samples.jsonl")}
 
 
-def test_the_mean_over_seeds_has_an_interval_over_tasks(tasks: Path, tmp_path: Path) -> None:
-    """All that differs is which task it is, so more seeds make the interval no narrower."""
+def test_interval_of_the_mean_over_seeds_is_over_tasks(tasks: Path, tmp_path: Path) -> None:
+    """Only the task decides the outcome here, so more seeds must not narrow the interval."""
 
     def by_task(request: Request) -> str:
         return said("correct" if request.task.id.rpartition("/")[2][0] == "1" else "wrong_output")
@@ -111,7 +111,7 @@ def test_the_mean_over_seeds_has_an_interval_over_tasks(tasks: Path, tmp_path: P
     assert interval("one") == interval("three", seeds=(1, 2, 3))
 
 
-def test_families_can_be_chosen_and_left_out(tmp_path: Path) -> None:
+def test_families_can_be_selected_and_excluded(tmp_path: Path) -> None:
     chosen = config(
         Path("packaged:heldout"), tmp_path / "a", families=("bmm", "loss"), max_level=1, limit=9, backend="triton"
     )
@@ -124,7 +124,7 @@ def test_families_can_be_chosen_and_left_out(tmp_path: Path) -> None:
         run(config(Path("packaged:heldout"), tmp_path / "c", families=("bmm",), exclude_families=("bmm",)))
 
 
-def test_equal_code_for_one_task_is_judged_once_if_asked(tasks: Path, tmp_path: Path) -> None:
+def test_equal_code_for_one_task_is_judged_once_with_remember(tasks: Path, tmp_path: Path) -> None:
     def text(request: Request) -> str:
         return said("correct", 2.0) if request.sample % 2 else said("wrong_output")
 
@@ -139,7 +139,7 @@ def test_equal_code_for_one_task_is_judged_once_if_asked(tasks: Path, tmp_path: 
     assert again.judged == []
 
 
-def test_answers_are_judged_as_they_come_where_the_judge_has_other_gpus(
+def test_judging_starts_before_the_last_answer_if_the_judge_has_other_gpus(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernel_coder.evaluate.devices.resolve_device", lambda name, flag="": name)
@@ -162,13 +162,13 @@ def test_answers_are_judged_as_they_come_where_the_judge_has_other_gpus(
     same = config(tasks, tmp_path / "same", device="cuda:1", judge_device="cuda:1,cuda:2")
     assert not same.judged_elsewhere
     assert not config(tasks, tmp_path, device="cuda", judge_device="cuda:0").judged_elsewhere
-    run(elsewhere.model_copy(update={"judge_device": "cuda:3"}), resume=True)  # another GPU gives the same answers
+    run(elsewhere.model_copy(update={"judge_device": "cuda:3"}), resume=True)  # the judge's GPU does not change answers
 
 
 # The results
 
 
-def test_the_folder_holds_every_answer_every_verdict_and_the_numbers(tasks: Path, tmp_path: Path) -> None:
+def test_folder_holds_all_answers_verdicts_and_metrics(tasks: Path, tmp_path: Path) -> None:
     judge = PretendJudge()
     run(config(tasks, tmp_path), judge)
     assert {path.name for path in tmp_path.iterdir()} == FILES
@@ -197,7 +197,7 @@ def test_an_answer_without_code_never_reaches_the_judge(tasks: Path, tmp_path: P
     assert "ModelNew" in verdict["feedback"]
 
 
-def test_the_judge_gets_the_configs_device_backend_and_settings(tasks: Path, tmp_path: Path) -> None:
+def test_judge_gets_device_backend_and_settings_from_the_config(tasks: Path, tmp_path: Path) -> None:
     judge = PretendJudge()
     run(config(tasks, tmp_path, backend="cpp", judge={"checks": 2}), judge)
     assert (judge.arguments["device"], judge.arguments["backend"]) == ("cpu", "cpp")
@@ -212,7 +212,7 @@ def test_the_compile_baseline_has_its_own_numbers(tasks: Path, tmp_path: Path) -
     assert "by torch.compile" in (tmp_path / "table.md").read_text()
 
 
-def test_every_sample_has_its_own_seed_which_the_run_decides(tasks: Path, tmp_path: Path) -> None:
+def test_every_sample_has_its_own_seed_derived_from_the_seed_of_the_run(tasks: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run(config(tasks, tmp_path / name, seed=seed))
     seeds = {
@@ -223,7 +223,7 @@ def test_every_sample_has_its_own_seed_which_the_run_decides(tasks: Path, tmp_pa
     assert seeds["a"] == seeds["b"] != seeds["c"]
 
 
-def test_only_the_harness_failing_on_everything_is_a_failure(tasks: Path, tmp_path: Path) -> None:
+def test_run_fails_if_the_harness_fails_on_every_answer(tasks: Path, tmp_path: Path) -> None:
     with pytest.raises(HarnessFailed, match="no verdict on any of 6 answers: an example of harness_failed"):
         run(config(tasks, tmp_path), PretendJudge(overrule="harness_failed"), PretendModel(lambda r: said("correct")))
     assert summary(tmp_path)["metrics"]["correct"]["value"] is None
@@ -231,7 +231,7 @@ def test_only_the_harness_failing_on_everything_is_a_failure(tasks: Path, tmp_pa
 
 
 class Watchful(PretendModel):
-    """Asks for the number of verdicts before each answer, and waits for the first one if told to."""
+    """Records the number of verdicts before each answer. With `waits`, the second answer waits for a verdict."""
 
     def __init__(self, judge: PretendJudge, waits: bool) -> None:
         super().__init__(text_of)
@@ -247,14 +247,14 @@ class Watchful(PretendModel):
             yield pair
 
 
-def test_a_servers_answers_are_judged_as_they_come(tasks: Path, tmp_path: Path) -> None:
+def test_answers_of_a_server_are_judged_before_the_last_one_arrives(tasks: Path, tmp_path: Path) -> None:
     judge = PretendJudge()
     model = Watchful(judge, waits=True)
     run(config(tasks, tmp_path, base_url="http://localhost/v1"), judge, model)
     assert model.seen[1] >= 1
 
 
-def test_a_local_model_answers_everything_before_anything_is_judged(tasks: Path, tmp_path: Path) -> None:
+def test_local_model_gives_all_answers_before_judging_starts(tasks: Path, tmp_path: Path) -> None:
     judge = PretendJudge()
     model = Watchful(judge, waits=False)
     run(config(tasks, tmp_path), judge, model)
@@ -262,7 +262,7 @@ def test_a_local_model_answers_everything_before_anything_is_judged(tasks: Path,
 
 
 @pytest.mark.parametrize(("workers", "order"), [(1, "111222333"), (4, "121212333"), (6, "123123123")])
-def test_a_local_models_answers_are_judged_with_two_workers_a_task(
+def test_answers_of_a_local_model_are_judged_by_up_to_two_workers_per_task(
     workers: int, order: str, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []
@@ -279,9 +279,7 @@ def test_a_local_models_answers_are_judged_with_two_workers_a_task(
 
 
 @pytest.mark.parametrize("base_url", [None, "http://localhost/v1"])
-def test_verdicts_that_are_being_made_are_kept_when_a_run_ends_early(
-    base_url: str | None, tasks: Path, tmp_path: Path
-) -> None:
+def test_verdicts_in_progress_are_kept_when_a_run_is_stopped(base_url: str | None, tasks: Path, tmp_path: Path) -> None:
     class Slow(PretendJudge):
         def verdict(self, task: Task, code: str) -> Verdict:
             time.sleep(0.5)
@@ -297,7 +295,7 @@ def test_verdicts_that_are_being_made_are_kept_when_a_run_ends_early(
     with pytest.raises(KeyboardInterrupt):
         evaluate(chosen, make_judge=judge, make_model=model, poll=stop, log=io.StringIO())
     kept = [record["verdict"]["outcome"] for record in records(tmp_path / "verdicts.jsonl")]
-    assert kept == ["correct"] * 2  # and nothing of those that waited for a worker
+    assert kept == ["correct"] * 2  # and no verdict for candidates that waited for a worker
     assert len(judge.judged) == 2
     assert judge.open == 0
 
@@ -324,14 +322,14 @@ def test_problems_are_chosen_by_number_and_limited(tasks: Path, tmp_path: Path) 
     ],
     ids=["tasks", "problem", "level", "copy", "template", "example"],
 )
-def test_tasks_that_cannot_be_had_are_a_mistake(
+def test_unavailable_tasks_problems_and_templates_are_refused(
     changes: dict[str, Any], sentence: str, tasks: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
         run(config(tasks, tmp_path / "out", **changes))
 
 
-def test_an_empty_folder_of_tasks_is_a_mistake(tmp_path: Path) -> None:
+def test_empty_folder_of_tasks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match=r"none holds no \.py"):
         run(config(tmp_path / "none", tmp_path / "out"))
@@ -339,7 +337,7 @@ def test_an_empty_folder_of_tasks_is_a_mistake(tmp_path: Path) -> None:
 
 @pytest.fixture
 def refused(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A made-up list that refuses the second task, and the third in another text than ours."""
+    """A fake admission list that refuses the second task, and the third task with a different text."""
     path = tmp_path / "list.json"
     known = [
         KnownAdmission("level1", name, sha256_text(text), admitted, reason, "NVIDIA H200", "71bba18")
@@ -359,7 +357,7 @@ def names_of(results: Results) -> list[str]:
 
 
 @pytest.mark.usefixtures("refused")
-def test_a_task_that_the_list_refuses_is_left_out_and_named_everywhere(tasks: Path, tmp_path: Path) -> None:
+def test_task_refused_by_the_list_is_left_out_and_named_in_log_table_and_page(tasks: Path, tmp_path: Path) -> None:
     log, judge = io.StringIO(), PretendJudge()
     chosen = config(tasks, tmp_path / "out", turns=2)
     results = evaluate(chosen, make_judge=judge, make_model=PretendModel(text_of), log=log)
@@ -381,7 +379,7 @@ def page_of(results: Results) -> str:
 
 
 @pytest.mark.usefixtures("refused")
-def test_a_refused_task_can_be_kept_and_is_named_all_the_same(tasks: Path, tmp_path: Path) -> None:
+def test_refused_task_can_be_kept_and_is_still_named(tasks: Path, tmp_path: Path) -> None:
     results = run(config(tasks, tmp_path / "out", refused_tasks="keep"))
     assert names_of(results) == ["1_scale", "2_scale", "3_scale"]
     assert not summary(results.folder)["refused_tasks"][0]["left_out"]
@@ -391,19 +389,19 @@ def test_a_refused_task_can_be_kept_and_is_named_all_the_same(tasks: Path, tmp_p
 
 
 @pytest.mark.usefixtures("refused")
-def test_the_list_says_nothing_about_another_precision(tasks: Path, tmp_path: Path) -> None:
+def test_admission_list_is_ignored_for_another_precision(tasks: Path, tmp_path: Path) -> None:
     results = run(config(tasks, tmp_path / "out", precision="bf16"))
     assert names_of(results) == ["1_scale", "2_scale", "3_scale"]
     assert summary(results.folder)["refused_tasks"] == []
 
 
 @pytest.mark.usefixtures("refused")
-def test_refused_tasks_alone_are_a_mistake_that_says_the_way_out(tasks: Path, tmp_path: Path) -> None:
+def test_error_names_the_remedy_if_all_tasks_are_refused(tasks: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no task is left: .*2_scale is not admitted .*--refused-tasks keep"):
         run(config(tasks, tmp_path / "out", problems="2"))
 
 
-# Going on
+# Resuming
 
 
 def untimely(results: Results) -> dict[str, Any]:
@@ -413,7 +411,7 @@ def untimely(results: Results) -> dict[str, Any]:
 
 @pytest.mark.parametrize("answers", [0, 1, 5, None])
 @pytest.mark.parametrize("verdicts", [0, 1, 4, None])
-def test_killed_anywhere_a_run_goes_on_and_repeats_nothing(
+def test_run_killed_at_any_point_resumes_and_repeats_no_answer(
     answers: int | None, verdicts: int | None, tasks: Path, tmp_path: Path
 ) -> None:
     whole = untimely(run(config(tasks, tmp_path / "whole")))
@@ -436,7 +434,7 @@ def test_killed_anywhere_a_run_goes_on_and_repeats_nothing(
     assert len(scored) == 5
 
 
-def test_a_finished_run_that_is_resumed_asks_only_what_the_harness_failed_on(tasks: Path, tmp_path: Path) -> None:
+def test_resuming_a_finished_run_judges_only_answers_with_harness_failed(tasks: Path, tmp_path: Path) -> None:
     run(config(tasks, tmp_path))
     model, judge = PretendModel(text_of), PretendJudge(overrule="correct")
     run(config(tasks, tmp_path), judge, model, resume=True)
@@ -452,7 +450,7 @@ def test_a_run_can_be_resumed_with_more_samples_and_more_tasks(tasks: Path, tmp_
     assert summary(tmp_path)["metrics"]["samples"] == 6
 
 
-def test_a_line_that_was_cut_short_is_asked_for_again(tasks: Path, tmp_path: Path) -> None:
+def test_answer_whose_line_was_cut_short_is_asked_for_again(tasks: Path, tmp_path: Path) -> None:
     run(config(tasks, tmp_path))
     for name in ("samples.jsonl", "verdicts.jsonl"):
         file = tmp_path / name
@@ -463,7 +461,7 @@ def test_a_line_that_was_cut_short_is_asked_for_again(tasks: Path, tmp_path: Pat
     assert len(records(tmp_path / "samples.jsonl")) == 6
 
 
-def test_a_folder_with_a_run_is_not_touched_without_resume(tasks: Path, tmp_path: Path) -> None:
+def test_folder_with_a_run_is_not_changed_without_resume(tasks: Path, tmp_path: Path) -> None:
     run(config(tasks, tmp_path))
     before = (tmp_path / "samples.jsonl").read_bytes()
     with pytest.raises(UsageError, match="already holds a run: pass --resume"):
@@ -471,7 +469,7 @@ def test_a_folder_with_a_run_is_not_touched_without_resume(tasks: Path, tmp_path
     assert (tmp_path / "samples.jsonl").read_bytes() == before
 
 
-def test_a_run_does_not_go_on_with_another_config(tasks: Path, tmp_path: Path) -> None:
+def test_resume_with_another_config_is_refused(tasks: Path, tmp_path: Path) -> None:
     run(config(tasks, tmp_path))
     with pytest.raises(
         UsageError, match=r"another config, .*: temperature was 1\.0 and is 0\.5; judge\.checks was 5 and"
@@ -479,7 +477,7 @@ def test_a_run_does_not_go_on_with_another_config(tasks: Path, tmp_path: Path) -
         run(config(tasks, tmp_path, temperature=0.5, judge={"checks": 1}), resume=True)
 
 
-def test_a_run_does_not_go_on_with_another_text_of_a_task(tmp_path: Path) -> None:
+def test_resume_with_a_changed_task_is_refused(tmp_path: Path) -> None:
     tasks = write_tasks(tmp_path / "scales")
     run(config(tasks, tmp_path / "out"))
     (tasks / "2_scale.py").write_text((tasks / "1_scale.py").read_text())
@@ -489,7 +487,7 @@ def test_a_run_does_not_go_on_with_another_text_of_a_task(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["samples.jsonl", "verdicts.jsonl"])
 @pytest.mark.parametrize("line", ["{", '{"task": "a"}', "[]"])
-def test_a_record_that_is_none_is_named(name: str, line: str, tasks: Path, tmp_path: Path) -> None:
+def test_error_for_an_invalid_record_names_the_file(name: str, line: str, tasks: Path, tmp_path: Path) -> None:
     run(config(tasks, tmp_path))
     with (tmp_path / name).open("a") as file:
         file.write(line + "\n")
@@ -497,7 +495,7 @@ def test_a_record_that_is_none_is_named(name: str, line: str, tasks: Path, tmp_p
         run(config(tasks, tmp_path), resume=True)
 
 
-def test_a_mistake_before_the_first_answer_leaves_nothing_to_resume(tasks: Path, tmp_path: Path) -> None:
+def test_mistake_before_the_first_answer_does_not_block_a_new_run(tasks: Path, tmp_path: Path) -> None:
     def no_model(config: EvaluateConfig) -> Any:
         raise UsageError("no such model")
 
@@ -506,7 +504,7 @@ def test_a_mistake_before_the_first_answer_leaves_nothing_to_resume(tasks: Path,
     run(config(tasks, tmp_path, temperature=0.5))
 
 
-def test_a_folder_that_cannot_be_written_is_named(tasks: Path, tmp_path: Path) -> None:
+def test_error_for_an_unwritable_folder_names_it(tasks: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"--output .*file/out cannot be written"):
         run(config(tasks, tmp_path / "file" / "out"))
@@ -531,7 +529,7 @@ def started(arguments: list[str]) -> subprocess.Popen[str]:
 
 
 @pytest.mark.long
-def test_a_killed_process_goes_on_where_it_was(tasks: Path, tmp_path: Path) -> None:
+def test_killed_process_continues_where_it_stopped(tasks: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["--model", "m", "--tasks", str(tasks), "--samples", "2", "--output", str(out), "--device", "cpu"]
     arguments += ["--backend", "torch", "--concurrency", "1", "--base-url"]

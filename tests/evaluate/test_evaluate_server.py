@@ -1,4 +1,4 @@
-"""Answers from a server that fails, is slow, or talks nonsense."""
+"""Answers from a server that fails, is slow, or sends invalid replies."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def echo(number: int, body: dict[str, Any]) -> Reply:
     return completion(f"answer to {body['messages'][-1]['content']}")
 
 
-def test_every_request_gets_its_own_answer_and_no_more_run_than_allowed() -> None:
+def test_every_request_gets_its_own_answer_within_the_concurrency_limit() -> None:
     answers, state = ask(lambda n, body: Reply(echo(n, body).body, delay_s=0.1), requests(12), concurrency=3)
     assert {i: answer.text for i, answer in answers.items()} == {i: f"answer to question {i}" for i in range(12)}
     assert 2 <= state.most_at_a_time <= 3
     assert (answers[0].finish_reason, answers[0].prompt_tokens, answers[0].completion_tokens) == ("stop", 11, 7)
 
 
-def test_the_request_says_what_the_config_says() -> None:
+def test_request_has_the_settings_of_the_config() -> None:
     _, state = ask(echo, requests(1), temperature=0.5, max_new_tokens=99, extra_body={"top_k": 20})
     (body,) = state.requests
     assert body["messages"] == [{"role": "user", "content": "question 0"}]
@@ -81,14 +81,14 @@ def test_the_request_says_what_the_config_says() -> None:
     ],
     ids=["429", "500", "503", "502", "text", "cut", "empty", "no choice", "no message", "list", "bytes", "null"],
 )
-def test_trouble_that_passes_is_waited_out(trouble: Reply) -> None:
+def test_request_is_repeated_after_a_temporary_failure(trouble: Reply) -> None:
     answers, state = ask(lambda n, body: trouble if n == 0 else echo(n, body), requests(1))
     assert answers[0].text == "answer to question 0"
     assert len(state.requests) == 2
 
 
 @pytest.mark.parametrize("trouble", [refusal(503, "loading"), Reply("garbage")], ids=["503", "garbage"])
-def test_trouble_that_stays_ends_the_run_and_keeps_what_came(trouble: Reply) -> None:
+def test_permanent_failure_ends_the_run_and_keeps_the_answers_so_far(trouble: Reply) -> None:
     got: list[tuple[int, Answer]] = []
     asked: set[str] = set()
 
@@ -102,7 +102,7 @@ def test_trouble_that_stays_ends_the_run_and_keeps_what_came(trouble: Reply) -> 
     assert len(asked) < 12
 
 
-def test_one_request_that_always_fails_does_not_keep_the_others_from_being_answered() -> None:
+def test_other_requests_are_answered_although_one_always_fails() -> None:
     got: list[tuple[int, Answer]] = []
 
     def behave(number: int, body: dict[str, Any]) -> Reply:
@@ -113,7 +113,7 @@ def test_one_request_that_always_fails_does_not_keep_the_others_from_being_answe
     assert sorted(i for i, _ in got) == [0, 1, 2, 4, 5, 6, 7, 8]
 
 
-def test_answers_under_way_still_count_when_another_fails() -> None:
+def test_open_requests_are_still_answered_when_another_fails() -> None:
     got: list[tuple[int, Answer]] = []
 
     def behave(number: int, body: dict[str, Any]) -> Reply:
@@ -126,14 +126,14 @@ def test_answers_under_way_still_count_when_another_fails() -> None:
     assert sorted(i for i, _ in got) == [1, 2, 3]
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+def test_error_for_an_unreachable_server_names_it() -> None:
     server = Server(EvaluateConfig(model="m", base_url="http://127.0.0.1:9/v1", max_retries=0))
     with pytest.raises(ServerFailed, match=r"http://127\.0\.0\.1:9/v1 gave no answer"):
         list(server.answer(requests(1), lambda: None))
     server.close()
 
 
-def test_a_slow_answer_is_given_up_after_the_time_limit() -> None:
+def test_request_ends_after_the_time_limit() -> None:
     began = time.monotonic()
     with pytest.raises(ServerFailed, match="timed out"):
         ask(lambda n, body: Reply(b"{}", delay_s=3.0), requests(1), request_timeout_s=0.2, max_retries=0)
@@ -149,7 +149,7 @@ def test_a_slow_answer_is_given_up_after_the_time_limit() -> None:
     ],
     ids=["key", "model", "parameter"],
 )
-def test_what_the_server_refuses_for_good_is_a_mistake(reply: Reply, sentence: str) -> None:
+def test_request_that_the_server_refuses_gives_a_usage_error(reply: Reply, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         ask(lambda n, body: reply, requests(3))
 
@@ -162,7 +162,7 @@ def test_what_the_server_refuses_for_good_is_a_mistake(reply: Reply, sentence: s
     ],
     ids=["code", "message"],
 )
-def test_a_prompt_that_is_too_long_is_the_models_failure_alone(reply: Reply) -> None:
+def test_prompt_that_is_too_long_is_refused_and_other_requests_are_answered(reply: Reply) -> None:
     answers, _ = ask(
         lambda n, body: reply if body["messages"][-1]["content"].endswith("1") else echo(n, body), requests(3)
     )
@@ -170,7 +170,7 @@ def test_a_prompt_that_is_too_long_is_the_models_failure_alone(reply: Reply) -> 
     assert (answers[1].problem or "").startswith("the server refused the prompt")
 
 
-def test_a_server_that_knows_the_length_by_its_new_name_is_asked_again_by_it() -> None:
+def test_request_is_repeated_with_max_completion_tokens_if_the_server_requires_it() -> None:
     def behave(number: int, body: dict[str, Any]) -> Reply:
         if "max_tokens" in body:
             return refusal(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
@@ -182,7 +182,7 @@ def test_a_server_that_knows_the_length_by_its_new_name_is_asked_again_by_it() -
 
 
 @pytest.mark.parametrize(("text", "kept"), [(None, ""), ("half \ud800 pair", "half ? pair")], ids=["null", "surrogate"])
-def test_an_answer_is_always_text_that_can_be_written(text: str | None, kept: str) -> None:
+def test_null_and_surrogates_in_an_answer_become_writable_text(text: str | None, kept: str) -> None:
     answers, _ = ask(lambda n, body: completion(text, "length"), requests(1))
     assert answers[0].text == kept
     assert answers[0].finish_reason == "length"
@@ -196,7 +196,7 @@ def test_a_key_is_sent_only_if_a_variable_is_named(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("value", [None, " "], ids=["missing", "empty"])
-def test_a_named_key_must_be_there(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_empty_key_variable_is_refused(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("MY_KEY", value)

@@ -16,7 +16,7 @@ from kernel_coder.evaluate.report import Results
 from kernel_coder.evaluate.run import evaluate
 from pretend import PretendJudge, PretendModel, said, write_tasks
 
-# What is said in turns one to three, by task and sample.
+# Answers of turns one to three, by task and sample.
 SCRIPT: dict[tuple[str, int], list[tuple[str, float | None]]] = {
     ("1", 0): [("wrong_output", None), ("correct", 1.5), ("correct", 1.2)],
     ("1", 1): [("compile_error", None), ("compile_error", None), ("compile_error", None)],
@@ -26,7 +26,7 @@ SCRIPT: dict[tuple[str, int], list[tuple[str, float | None]]] = {
 
 
 def text_of(request: Request) -> str:
-    """By the number of answers that the prompt shows; what was asked without effect is asked again."""
+    """The number of answers in the prompt selects the answer. A repeated turn skips the scripted harness_failed."""
     turn = sum(message["role"] == "assistant" for message in request.messages)
     name = request.task.id.rpartition("/")[2][0]
     script = [one for one in SCRIPT[name, request.sample] if one[0] != "harness_failed" or request.seed in FIRST]
@@ -47,7 +47,7 @@ def config(tasks: Path, output: Path, **changes: Any) -> EvaluateConfig:
 
 
 class Model(PretendModel):
-    """Keeps what it was asked, and whether a seed belongs to a first turn."""
+    """Records its requests, and the seeds of first turns in `FIRST`."""
 
     def __init__(self, die_after: int | None = None) -> None:
         super().__init__(self.say, die_after)
@@ -69,7 +69,7 @@ def by_turn(output: Path) -> list[dict[str, Any]]:
     return json.loads((output / "turns.json").read_text())
 
 
-def test_numbers_after_every_turn_are_of_the_best_so_far(tasks: Path, tmp_path: Path) -> None:
+def test_metrics_of_every_turn_count_the_best_answer_so_far(tasks: Path, tmp_path: Path) -> None:
     results = run(config(tasks, tmp_path))
     record = by_turn(tmp_path)
     assert [one["turns"] for one in record] == [1, 2, 3]
@@ -78,7 +78,7 @@ def test_numbers_after_every_turn_are_of_the_best_so_far(tasks: Path, tmp_path: 
     assert [one["fast_p"]["eager"]["1"]["value"] for one in record] == pytest.approx([0, 2 / 4, 3 / 4])
     assert [one["pass_at_k"]["correct"]["2"]["value"] for one in record][1:] == [1.0, 1.0]
     best = {key[0].rpartition("/")[2][0] + str(key[1]): verdict for key, verdict in results.verdicts.items()}
-    assert best["10"].speedup == 1.5  # not the slower one that came after
+    assert best["10"].speedup == 1.5  # not the later, slower answer
     assert best["20"].speedup == 2.5
     table = (tmp_path / "turns.md").read_text()
     assert table.count("\n") == 5
@@ -87,7 +87,7 @@ def test_numbers_after_every_turn_are_of_the_best_so_far(tasks: Path, tmp_path: 
     assert json.loads((tmp_path / "summary.json").read_text())["metrics"]["correct"]["value"] == 0.75
 
 
-def test_later_turns_show_answers_without_their_reasoning_and_what_the_judge_said(tasks: Path, tmp_path: Path) -> None:
+def test_later_turns_show_answers_without_reasoning_and_the_feedback(tasks: Path, tmp_path: Path) -> None:
     model = Model()
     run(config(tasks, tmp_path, context_turns=1, feedback_template="nano"), model)
     mine = [one for one in model.requests if one.task.id.rpartition("/")[2].startswith("1") and one.sample == 0]
@@ -102,7 +102,7 @@ def test_later_turns_show_answers_without_their_reasoning_and_what_the_judge_sai
     assert len({one.seed for one in mine}) == 3
 
 
-def test_a_correct_answer_can_end_its_conversation(tasks: Path, tmp_path: Path) -> None:
+def test_stop_when_correct_ends_a_conversation_at_a_correct_answer(tasks: Path, tmp_path: Path) -> None:
     model = Model()
     run(config(tasks, tmp_path, stop_when_correct=True), model)
     asked = [(one.task.id.rpartition("/")[2][0], one.sample) for one in model.requests]
@@ -111,7 +111,7 @@ def test_a_correct_answer_can_end_its_conversation(tasks: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("die_after", [2, 5, 9])
-def test_broken_off_it_goes_on_where_it_was(tasks: Path, tmp_path: Path, die_after: int) -> None:
+def test_interrupted_run_resumes_without_repeating_answers(tasks: Path, tmp_path: Path, die_after: int) -> None:
     wanted = run(config(tasks, tmp_path / "a")).verdicts
     chosen = config(tasks, tmp_path / "b")
     first = Model(die_after)
@@ -128,18 +128,18 @@ def test_broken_off_it_goes_on_where_it_was(tasks: Path, tmp_path: Path, die_aft
     kept = set(FIRST)
     results = evaluate(chosen, resume=True, make_judge=PretendJudge(), make_model=rest, log=io.StringIO())
     assert kept <= FIRST
-    if die_after > 4:  # the first turn was whole, and what it said is known
+    if die_after > 4:  # the first turn was complete, so all seeds of first turns are known
         assert results.verdicts == wanted
     assert len(first.requests) + len(rest.requests) == 12
 
 
-def test_one_turn_is_what_it_was(tasks: Path, tmp_path: Path) -> None:
+def test_run_with_one_turn_writes_no_files_for_turns(tasks: Path, tmp_path: Path) -> None:
     run(config(tasks, tmp_path, turns=1))
     assert not (tmp_path / "turns.json").exists()
     assert not (tmp_path / "turn_2").exists()
 
 
-def test_the_command_knows_both_axes(tasks: Path, tmp_path: Path) -> None:
+def test_command_accepts_turns_and_parallel_samples(tasks: Path, tmp_path: Path) -> None:
     found = load_config(None, ["--model", "m", "--turns", "3", "--parallel", "4"])
     assert (found.turns, found.samples) == (3, 4)
     with pytest.raises(UsageError, match="feedback template none"):

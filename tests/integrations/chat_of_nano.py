@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server over the packaged model, for libraries that ask models over HTTP."""
+"""An OpenAI-compatible server over the packaged model, for libraries that call models over HTTP."""
 
 from __future__ import annotations
 

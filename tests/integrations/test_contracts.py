@@ -86,7 +86,7 @@ def test_a_trl_reward_is_async_logs_its_parts_and_never_scores_a_failure_of_the_
 
 
 class Engine:
-    """Writes the answers that it is given, in turn."""
+    """Returns the prepared answers in order."""
 
     def __init__(self, tokenizer: Any, texts: list[list[str]]) -> None:
         self.tokenizer, self.texts = tokenizer, texts

@@ -1,4 +1,4 @@
-"""A real local Ray cluster of three machines: same verdicts, actors and machines that are killed, growth."""
+"""A real local Ray cluster of three machines: verdicts, killed actors and machines, and machines that join."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_machine_gets_an_actor_and_candidates_are_spread(cluster: Any) -> 
         assert time.monotonic() - began < 24 * 0.5 / 3
 
 
-def test_killed_actors_and_a_killed_machine_lose_nothing(cluster: Any) -> None:
+def test_killed_actors_and_a_killed_machine_lose_no_verdict(cluster: Any) -> None:
     with slow_pool() as judge:
         _until(lambda: judge.at_once == 6)
         victims = ray.get([member.actor.pid.remote() for member in judge._members])[:2]

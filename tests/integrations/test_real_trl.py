@@ -22,7 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore"),  # other people's warnings
+    pytest.mark.filterwarnings("ignore"),  # warnings of other libraries
 ]
 
 LOSSES: list[dict[str, Any]] = [
@@ -192,7 +192,7 @@ def test_conversations_are_one_sequence_with_masked_feedback(tmp_path: Path, jud
     assert any(turns == 2 for made in seen for turns in made["turns"])
 
 
-def test_the_tool_is_one_that_trl_takes(tmp_path: Path, judge: Judge) -> None:
+def test_trl_accepts_the_tool(tmp_path: Path, judge: Judge) -> None:
     tokenizer = AutoTokenizer.from_pretrained(NANO_FOLDER)
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
     data = rows("packaged:pointwise", "nano")[:4]

@@ -1,4 +1,4 @@
-"""A simulated GPU that processes have in turn, for a slice of time each, and the judge's clock on it. Nothing is
+"""A simulated GPU that processes use in turn, for a slice of time each, and the judge's timer on it. Nothing is
 computed."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Burst(NamedTuple):
     from_s: float = 0.0
 
     def at(self, now: float) -> tuple[bool, float]:
-        """Whether there is work, and for how long that stays so."""
+        """Return whether the program works at this time, and for how many seconds that does not change."""
         if math.isinf(self.on_s):
             return True, math.inf
         place = (now + self.from_s) % (self.on_s + self.off_s)
@@ -40,8 +40,8 @@ class Burst(NamedTuple):
 
 
 class SlicedGpu:
-    """Processes with work get one slice each in turn, and every change of the process takes `switch_s`. A process that
-    is alone has one slice after another."""
+    """A GPU that gives each process with work a slice in turn. Every change of the process takes `switch_s`. If only
+    one process has work, it gets one slice after another."""
 
     def __init__(self, slice_s: float, switch_s: float = 1e-4) -> None:
         self.slice_s, self.switch_s = slice_s, switch_s
@@ -49,7 +49,7 @@ class SlicedGpu:
         self.burners: dict[str, Burst] = {}
 
     def work(self, process: str, seconds: float) -> None:
-        """Let a process work until it has had the GPU for so long."""
+        """Let a process work until it has used the GPU for so many seconds."""
         while seconds > 1e-12:
             busy, changes_s = self._busy()
             busy |= {process}
@@ -92,12 +92,12 @@ class SlicedGpu:
 
 
 class SlicedRequests:
-    """Requests of the judge's timer on such a GPU, with the interface of ``Requester`` and ``RequestClock``."""
+    """Requests of the judge's timer on a simulated GPU, with the interface of ``Requester`` and ``RequestClock``."""
 
     def __init__(self, gpu: SlicedGpu, call_s: dict[Party, float], copy_s: float) -> None:
         self.gpu, self.call_s, self.copy_s = gpu, call_s, copy_s
         self.burns = False
-        """Whether the candidate burns while it is not asked."""
+        """Whether the candidate keeps the GPU busy between requests to it."""
 
         self.clock = self
 
@@ -143,8 +143,8 @@ class SlicedRequests:
 
 
 class SlicedTimer(Timer):
-    """The judge's timer on such a GPU. The candidate takes `candidate` times as long as the reference, and burns while
-    it is not asked if it `burns`."""
+    """The judge's timer on a simulated GPU. The candidate takes `candidate` times as long as the reference. If it
+    `burns`, it keeps the GPU busy between requests to it."""
 
     def __init__(
         self, gpu: SlicedGpu, call_s: float, copying_s: float, slots: int, candidate: float = 1.0, burns: bool = False
@@ -170,7 +170,7 @@ class SlicedTimer(Timer):
     def verdict(
         self, before: dict[str, Burst], in_turn: dict[str, Burst], afterwards: dict[str, Burst]
     ) -> dict[str, Any]:
-        """As an examination has it, with other programs' work on the GPU in each part."""
+        """Return the findings of an examination, with other programs' work on the GPU in each of its parts."""
         self.gpu.burners = dict(before)
         self.gpu.idle(random.uniform(0.0, 0.1))
         baseline = self.measure_baseline()
@@ -187,8 +187,8 @@ class SlicedTimer(Timer):
 
 @contextmanager
 def clock_of(gpu: SlicedGpu) -> Iterator[None]:
-    """The timer's clock is the GPU's; while it sleeps, others use the GPU. The order within rounds, which is secret
-    elsewhere, follows the test's seed."""
+    """Make the timer use the GPU's clock. While the timer sleeps, other programs use the GPU. The order within rounds,
+    which is secret elsewhere, follows the test's seed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "SystemRandom", lambda: random)
         patch.setattr(time, "monotonic", lambda: gpu.now)

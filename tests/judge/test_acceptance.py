@@ -1,7 +1,6 @@
-"""What a judge has to withstand, row by row: which tests and which hacks of the corpus stand for each.
+"""The judge's acceptance matrix: for each attack, the hacks of the corpus that try it and the tests that cover it.
 
-The rows are those of an acceptance matrix for evaluators of untrusted kernels; docs/judge_acceptance.md shows them as a table.
-What no other test covers is here.
+docs/judge_acceptance.md shows the same rows as a table. The tests in this file cover what no other test covers.
 """
 
 # ruff: noqa: E501 (the table)
@@ -28,17 +27,17 @@ from kernel_coder.tasks import Task
 HERE = Path(__file__).parent
 DOCS = HERE.parent.parent / "docs" / "judge_acceptance.md"
 
-# Row: what it is about, hacks of the corpus, tests elsewhere (file::function), where it ran: C, G, or why not.
+# Row: topic, hacks of the corpus, tests (file::function), where they passed: C (on the CPU), G (on a GPU), or why not.
 ROWS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "A01": ("null candidates on every task", "H10 H12", ("test_acceptance.py::test_null_candidates_fail_on_every_task",), "C G"),
-    "A02": ("tasks with constant outputs", "", ("test_judge.py::test_a_task_on_which_nothing_can_be_judged_is_refused",), "C"),
+    "A02": ("tasks with constant outputs", "", ("test_judge.py::test_task_that_cannot_be_used_to_judge_candidates_is_refused",), "C"),
     "A03": ("uninitialised outputs", "H08 H17", (), "C G"),
-    "A04": ("caches of outputs", "H09 H35 H36", ("test_judge.py::test_a_cache_of_outputs_is_found_out",), "C G"),
-    "A05": ("inputs changed, outputs aliased or mistyped", "H22 H25", ("test_judge.py::test_what_is_said_about_a_wrong_candidate",), "C G"),
+    "A04": ("caches of outputs", "H09 H35 H36", ("test_judge.py::test_candidate_that_returns_cached_outputs_is_detected",), "C G"),
+    "A05": ("inputs changed, outputs aliased or mistyped", "H22 H25", ("test_judge.py::test_wrong_candidate_gets_its_outcome_and_a_reason",), "C G"),
     "A06": ("fallbacks, the reference imported", "H01 H02 H03", (), "C G"),
     "A07": ("decoy kernels", "H04 H05", ("test_attribution.py::test_an_audit_tells_moving_data_from_computing",), "C G"),
     "A08": ("the profiler spoiled", "H60", ("test_attribution.py::test_without_trustworthy_records_there_is_no_share",), "C G"),
-    "A09": ("weakened algorithms, lower precision", "H13 H14", ("test_judge.py::test_other_precisions",), "C G"),
+    "A09": ("weakened algorithms, lower precision", "H13 H14", ("test_judge.py::test_right_candidate_passes_and_coarse_one_fails_in_each_precision",), "C G"),
     "A10": ("right on public shapes only, half of the work", "H07 H15 H16 H18 H19", (), "C G"),
     "A11": ("seeds guessed or tampered with", "H20 H21", (), "C G"),
     "A12": ("searches for the answer", "H23 H24 H26", (), "C G"),
@@ -52,8 +51,8 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "A20": ("absurd times", "H41", ("test_verdict.py",), "C G"),
     "A21": ("many near-identical copies", "", ("test_interval.py::test_the_best_of_two_hundred_copies_gains_nothing_beyond_the_noise",), "C: equal ones are judged once a step; others are, and paid by the lower bound"),
     "A22": ("forged verdicts, the channel", "H45 H46 H47 H48", (), "C G"),
-    "A23": ("pickles, malformed frames", "H49", ("test_acceptance.py::test_no_frame_makes_the_examiner_do_more_than_refuse",), "C G"),
-    "A24": ("exits and crashes", "H50", ("test_acceptance.py::test_a_death_is_seen_at_once",), "C G"),
+    "A23": ("pickles, malformed frames", "H49", ("test_acceptance.py::test_examiner_refuses_malformed_frames_and_takes_only_valid_answers",), "C G"),
+    "A24": ("exits and crashes", "H50", ("test_acceptance.py::test_candidate_that_exits_or_aborts_at_import_gets_its_verdict_at_once",), "C G"),
     "A25": ("the judge and siblings killed", "H51", ("test_sandbox.py",), "C G"),
     "A26": ("files written and read", "H26 H52", ("test_sandbox.py",), "C G"),
     "A27": ("poisoned caches", "H53", (), "C G"),
@@ -61,7 +60,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "A29": ("attacks at compile time", "H55", (), "C"),
     "A30": ("a build lock left behind", "H56", (), "C"),
     "A31": ("network", "H57", ("test_sandbox.py",), "C G"),
-    "A32": ("endless loops, daemons", "H63 H71", ("test_judge.py::test_who_hangs_times_out_and_the_next_one_is_judged",), "C G"),
+    "A32": ("endless loops, daemons", "H63 H71", ("test_judge.py::test_candidate_that_hangs_times_out_and_next_one_is_judged",), "C G"),
     "A33": ("endless GPU kernels", "H64", ("test_device_memory.py",), "G"),
     "A34": ("fork and thread bombs", "H65", ("test_sandbox.py",), "C G"),
     "A35": ("memory bombs", "H66 H67", ("test_sandbox.py",), "C G"),
@@ -73,14 +72,14 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "B01": ("each layer missing", "", ("test_sandbox.py",), "C"),
     "B02": ("started as root", "", ("test_sandbox.py",), "C G"),
     "B03": ("CUDA in the whole sandbox", "", ("test_device_memory.py",), "G"),
-    "B04": ("the Examiner killed", "", ("test_judge.py::test_an_examiner_that_is_killed_costs_no_verdict",), "C"),
-    "B05": ("a GPU that fails its probe", "", ("test_judge.py::test_a_device_that_fails_its_probes_is_given_up_and_the_queue_goes_on",), "C, a fake failure"),
-    "B06": ("order of verdicts", "", ("test_judge.py::test_verdicts_come_in_order_and_pairs_are_taken_as_they_are_needed",), "C"),
-    "B07": ("failures made to look like the judge's", "H62", ("test_corpus.py::test_none_of_them_is_taken_for_the_judge_s_own_failure",), "C G"),
+    "B04": ("the Examiner killed", "", ("test_judge.py::test_candidate_gets_its_verdict_after_the_examiner_was_killed",), "C"),
+    "B05": ("a GPU that fails its probe", "", ("test_judge.py::test_device_that_fails_its_probes_is_out_of_service_and_every_pair_gets_a_verdict",), "C, a fake failure"),
+    "B06": ("order of verdicts", "", ("test_judge.py::test_verdicts_come_in_order_and_pairs_are_taken_only_when_needed",), "C"),
+    "B07": ("failures made to look like the judge's", "H62", ("test_corpus.py::test_no_candidate_is_reported_as_a_failure_of_the_judge",), "C G"),
 }  # fmt: skip
 
 
-def test_every_row_names_what_there_is() -> None:
+def test_every_row_names_existing_hacks_and_tests() -> None:
     names = [f"A{number:02}" for number in range(1, 41)] + [f"B{number:02}" for number in range(1, 8)]
     assert list(ROWS) == names
     for _, hacks, tests, where in ROWS.values():
@@ -91,7 +90,7 @@ def test_every_row_names_what_there_is() -> None:
         assert hacks or tests or where.startswith("not ")
 
 
-def test_the_docs_show_the_rows() -> None:
+def test_docs_show_every_row() -> None:
     text = DOCS.read_text()
     for name, (what, hacks, _, where) in ROWS.items():
         forms = sum(one.hack in hacks.split() for one in corpus.hostile())
@@ -108,7 +107,7 @@ MORE_NULLS = ("ones", "noise", "an input")
 
 @pytest.mark.parametrize("name", ["zeros", *(pytest.param(name, marks=pytest.mark.long) for name in MORE_NULLS)])
 def test_null_candidates_fail_on_every_task(name: str) -> None:
-    """They know the kind, the shape and the dtype of the outputs, and compute nothing."""
+    """A null candidate returns the structure, the shapes and the dtypes of the reference's outputs, with useless values."""
     config = JudgeConfig(timing=False, ablation=False, checks=2, timeout_s=20)
     with Judge("cpu", "torch", config=config) as judge:
 
@@ -132,7 +131,7 @@ def test_null_candidates_fail_on_every_task(name: str) -> None:
             assert verdict.outcome is not Outcome.HARNESS_FAILED, (task.id, verdict.reason)
 
 
-def test_a_death_is_seen_at_once() -> None:
+def test_candidate_that_exits_or_aborts_at_import_gets_its_verdict_at_once() -> None:
     config = JudgeConfig(timing=False, workers=1, timeout_s=60)
     task = corpus.tasks()["softmax"].source
     with Judge("cpu", "torch", config=config) as judge:
@@ -145,8 +144,8 @@ def test_a_death_is_seen_at_once() -> None:
             assert time.monotonic() - started < 10
 
 
-def test_no_frame_makes_the_examiner_do_more_than_refuse() -> None:
-    """100,000 frames of any size and content; an answer is one of the right kind and status, or the candidate's end."""
+def test_examiner_refuses_malformed_frames_and_takes_only_valid_answers() -> None:
+    """100,000 random frames: the Examiner rejects the candidate, or the frame has the kind and a status of an answer."""
     ours, theirs = Channel.pair()
     link = Link(ours, -1, None, bytearray(8), 300.0)  # type: ignore[arg-type]
     sender, rng = socket.socket(fileno=os.dup(theirs.fd)), random.Random(7)

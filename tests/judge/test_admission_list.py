@@ -1,4 +1,4 @@
-"""The list of KernelBench's tasks that the judge admits: made from measured rows, and known by the text's hash."""
+"""The list of KernelBench's tasks and whether the judge admits them. A task is found by the hash of its text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pack(rows: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench_admission.main()
 
 
-def test_a_task_is_known_by_its_text_and_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_is_found_by_its_text_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(10), row(9, False, "the reference itself does not pass:\nit is  random")]
     pack(write(tmp_path / "rows.csv", rows), tmp_path / "list.json", monkeypatch)
     found = known_admission("text 9", tmp_path / "list.json")
@@ -55,10 +55,10 @@ def test_a_task_is_known_by_its_text_and_by_nothing_else(tmp_path: Path, monkeyp
     known = known_admission("text 10", tmp_path / "list.json")
     assert known is not None
     assert known.admitted
-    assert known_admission("text 9 ", tmp_path / "list.json") is None  # the same name in another revision
+    assert known_admission("text 9 ", tmp_path / "list.json") is None  # the same name with another text
 
 
-def test_a_task_that_was_measured_again_is_what_it_was_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_was_measured_twice_has_its_last_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(1, False, "the judge failed"), row(2), row(1)]
     pack(write(tmp_path / "rows.csv", rows), tmp_path / "list.json", monkeypatch)
     found = known_admission("text 1", tmp_path / "list.json")
@@ -66,7 +66,7 @@ def test_a_task_that_was_measured_again_is_what_it_was_last(tmp_path: Path, monk
     assert found.admitted
 
 
-def test_lines_stand_by_level_and_number_whatever_the_order_of_the_rows() -> None:
+def test_list_is_sorted_by_level_and_number_for_any_order_of_the_rows() -> None:
     entries = [entry_of(row(number)) for number in (100, 9, 10)]
     assert listing(entries) == listing(reversed(entries))
     assert [line.split('"')[7] for line in listing(entries).splitlines()[1:-1]] == ["9_Name", "10_Name", "100_Name"]
@@ -79,15 +79,15 @@ def test_a_long_reason_is_cut_at_a_word() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", '[{"level": "level1"}]', "[1]"])
-def test_a_file_that_is_no_list_is_said_so(text: str, tmp_path: Path) -> None:
+def test_file_that_is_not_an_admission_list_raises_an_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "list.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"list\.json is no list of admissions"):
         known_admission("x", path)
 
 
-def test_the_packaged_list_is_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After new rows: python benchmarks/judge/bench_admission.py --pack benchmarks/results/admission_cuda.csv"""
+def test_packaged_list_matches_the_measured_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After new rows, run: python benchmarks/judge/bench_admission.py --pack benchmarks/results/admission_cuda.csv"""
     pack(BENCHMARKS / "results" / "admission_cuda.csv", tmp_path / "list.json", monkeypatch)
     assert PACKAGED.read_text() == (tmp_path / "list.json").read_text()
 

@@ -1,4 +1,4 @@
-"""Whose kernels ran: launches of Triton kernels and of extensions, device time, and what compilers say."""
+"""Which kernels are the candidate's own: launches of Triton kernels and extensions, device time, kernel facts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torch import Tensor
 
 Script = Callable[[str], str]
 
-#: A candidate with every way to a launch. `LIBRARY` is a module with a kernel that is not its own.
+#: A candidate that launches kernels in every way. `LIBRARY` is a module with a kernel that is not the candidate's.
 CANDIDATE = '''
 import torch, triton, triton.language as tl
 import library_kernels
@@ -153,7 +153,8 @@ for line in sys.stdin:
 
 
 def environment_of(device: str, candidate_directory: Path) -> dict[str, str]:
-    """Triton is interpreted or not for the life of a process, so scripts need a process of their own."""
+    """Return the environment of a script's process. Triton either interprets or compiles all kernels of a process, so
+    scripts do not run in the tests' own process."""
     path = os.pathsep.join([str(candidate_directory), *(entry for entry in sys.path if entry)])
     environment = {**os.environ, "PYTHONPATH": path, "KC_TEST_DEVICE": device}
     environment.pop("TRITON_INTERPRET", None)
@@ -162,7 +163,7 @@ def environment_of(device: str, candidate_directory: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def interpreting(candidate_directory: Path) -> Iterator[Script]:
-    """Runs code where Triton's kernels are interpreted: in forks of one process, since imports take seconds."""
+    """Runs code with interpreted Triton kernels, in forks of one process, because imports take seconds."""
     environment = environment_of("cpu", candidate_directory)
     command = [sys.executable, "-c", PRELUDE + FORKING]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
@@ -219,7 +220,7 @@ def test_every_own_launch_is_counted_and_described(script: Script) -> None:
             assert {"double", "tuned", "guided"} <= own.kernel_names() and "foreign" not in own.kernel_names()
             facts = seen.facts["double"]
             assert facts.registers > 0 and facts.local_bytes == 0 and facts.threads == 128, facts
-        # and nothing is left of the hooks
+        # the hooks are removed
         from triton.compiler.compiler import CompiledKernel
         from triton.runtime.interpreter import GridExecutor
         assert "record" not in repr(CompiledKernel.run.fget) and GridExecutor.__call__.__name__ == "__call__"
@@ -228,7 +229,7 @@ def test_every_own_launch_is_counted_and_described(script: Script) -> None:
     """)
 
 
-def test_a_precompiled_kernel_and_a_direct_run_are_launches_too(script: Script) -> None:
+def test_precompiled_kernels_and_direct_calls_of_run_count_as_launches(script: Script) -> None:
     script("""
         c, out = candidate, torch.zeros_like(x)
         with record_launches(own) as seen:
@@ -242,7 +243,7 @@ def test_a_precompiled_kernel_and_a_direct_run_are_launches_too(script: Script) 
     """)
 
 
-def test_ablated_kernels_do_nothing_and_others_go_on(script: Script) -> None:
+def test_ablation_disables_own_kernels_and_no_others(script: Script) -> None:
     script("""
         c = candidate
         calls = (c.double,), (c.tuned, {}), (c.guided, {}), (library_kernels.foreign,)
@@ -258,7 +259,7 @@ def test_ablated_kernels_do_nothing_and_others_go_on(script: Script) -> None:
     """)
 
 
-def test_spoiled_kernels_leave_numbers_where_ablated_ones_leave_nan(script: Script) -> None:
+def test_fresh_memory_holds_random_numbers_in_mode_spoiled_and_nan_in_mode_ablated(script: Script) -> None:
     script("""
         def fresh(mode, dtype=torch.float32):
             with record_launches(own, mode) as seen:
@@ -273,7 +274,7 @@ def test_spoiled_kernels_leave_numbers_where_ablated_ones_leave_nan(script: Scri
     """)
 
 
-def test_what_undone_kernels_wrote_is_what_they_were_given(script: Script) -> None:
+def test_mode_undone_replaces_the_results_of_a_kernel_with_its_inputs(script: Script) -> None:
     script("""
         c = candidate
         seen, (double, copy, nothing) = seen_in(Mode.UNDONE, (c.double,), (c.copy,), (c.nothing,))
@@ -282,7 +283,7 @@ def test_what_undone_kernels_wrote_is_what_they_were_given(script: Script) -> No
         with record_launches(own, Mode.UNDONE) as seen:
             here, total = x.clone(), torch.zeros(1, device=device)
             c.double[(2,)](here, here, 100, BLOCK=64)  # in place
-            c.total[(1,)](x, total, 100, BLOCK=128)  # nothing that it was given is as large, but what it wrote to
+            c.total[(1,)](x, total, 100, BLOCK=128)  # no other argument has the size of its result
         assert torch.equal(here, x) and total == 0
         with record_launches(own, Mode.UNDONE):
             far, out = x + 100, torch.empty_like(x)
@@ -315,8 +316,8 @@ def test_an_audit_tells_moving_data_from_computing(script: Script) -> None:
     """)
 
 
-def test_memory_that_held_the_same_result_before_is_written_and_is_not_right_by_itself(script: Script) -> None:
-    """An honest pooling kernel whose outputs are all 0.5 was refused: its fresh memory had held them already."""
+def test_fresh_memory_does_not_keep_the_result_of_an_earlier_call(script: Script) -> None:
+    """The audit once refused an honest pooling kernel: all its outputs are 0.5, and fresh memory held 0.5 already."""
     script("""
         c = candidate
         def outputs():
@@ -341,7 +342,7 @@ def test_memory_that_held_the_same_result_before_is_written_and_is_not_right_by_
     """)
 
 
-def test_an_audit_counts_what_the_library_computed(script: Script) -> None:
+def test_audit_counts_operators_of_torch_that_compute(script: Script) -> None:
     script("""
         c, square = candidate, torch.randn(10, 10, device=device)
         with record_launches(own, Mode.AUDITED) as seen:
@@ -357,7 +358,7 @@ def test_an_audit_counts_what_the_library_computed(script: Script) -> None:
     """)
 
 
-def test_own_data_is_followed_through_operators_of_others_numbers_and_lists(script: Script) -> None:
+def test_own_data_is_followed_through_custom_operators_lists_and_numbers(script: Script) -> None:
     script("""
         c = candidate
         @torch.library.custom_op("kc_attribution::thrice", mutates_args=())
@@ -397,11 +398,11 @@ def test_own_data_is_followed_through_operators_of_others_numbers_and_lists(scri
         ({"library_moves": 1}, False),
         ({"foreign": 1}, False),
         ({"replays": 1}, False),
-        ({"count": 3}, False),  # the third one is a call of an extension's function, which has no name on the device
+        ({"count": 3}, False),  # the third launch is a call of an extension's function, which has no name on the device
         ({"count": 0, "by_name": {}}, False),
     ],
 )
-def test_own_kernels_are_all_if_nothing_else_used_the_device(changes: dict[str, Any], are_all: bool) -> None:
+def test_are_all_is_true_only_if_nothing_else_used_the_device(changes: dict[str, Any], are_all: bool) -> None:
     seen = Launches(Mode.AUDITED, count=2, by_name={"double": 2})
     for name, value in changes.items():
         setattr(seen, name, value)
@@ -447,7 +448,7 @@ def test_a_candidate_is_profiled_unless_only_its_own_kernels_were_seen(
     assert proof._launches_only_own_kernels(f"other\n{text}") is not needs_profile
 
 
-def test_own_is_what_the_candidates_file_defines(script: Script) -> None:
+def test_only_functions_from_the_candidates_file_are_its_own(script: Script) -> None:
     script("""
         c = candidate
         for function in (c.double, c.tuned, c.guided, c.grid, c.from_text):
@@ -455,7 +456,7 @@ def test_own_is_what_the_candidates_file_defines(script: Script) -> None:
         import triton
         for function in (library_kernels.foreign, triton.cdiv, torch.relu, len, 3, triton.language.sum):
             assert not own.owns(function), function
-        borrowed = triton.jit(library_kernels.foreign.fn)  # decorated again, it is still the library's
+        borrowed = triton.jit(library_kernels.foreign.fn)  # still the library's, although decorated again
         assert not own.owns(borrowed)
         with record_launches(own) as seen:
             candidate.run(borrowed, x, BLOCK=64)
@@ -469,7 +470,7 @@ def test_own_is_what_the_candidates_file_defines(script: Script) -> None:
 
 
 @pytest.mark.gpu
-def test_device_time_is_attributed_by_the_profiler(script: Script) -> None:
+def test_share_of_own_kernels_is_computed_from_a_real_profile(script: Script) -> None:
     out = script("""
         big = torch.randn(2048, 2048, device=device)
         def call():
@@ -487,7 +488,7 @@ def test_device_time_is_attributed_by_the_profiler(script: Script) -> None:
         time = kernel_share(records, own.kernel_names(), seen.by_name)
         assert time.own_records == 1 and 0 < time.share < 1, time
         print(time, time.share)
-        # a name that the library's own kernel bears
+        # a name that a kernel of the library has, too
         vendor = next(record.name for record in records if record.is_kernel and record.name != "double")
         try:
             kernel_share(records, {"double", vendor}, {**seen.by_name, vendor: 0})
@@ -500,7 +501,7 @@ def test_device_time_is_attributed_by_the_profiler(script: Script) -> None:
 
 
 @pytest.mark.gpu
-def test_replayed_graphs_are_seen_and_left_out_of_an_ablation(script: Script) -> None:
+def test_replays_of_graphs_are_counted_and_skipped_in_an_ablation(script: Script) -> None:
     script("""
         out = torch.zeros_like(x)
         candidate.double[(2,)](x, out, 100, BLOCK=64)
@@ -524,7 +525,7 @@ def test_replayed_graphs_are_seen_and_left_out_of_an_ablation(script: Script) ->
 
 
 class _Compiled:
-    """What the hook needs of a kernel that was compiled for a device this machine does not have."""
+    """The parts of a compiled kernel that the hook needs. The kernel is for a device that is not here."""
 
     def __init__(self, function: Any) -> None:
         from triton.compiler.compiler import CompiledKernel
@@ -548,14 +549,14 @@ class _Compiled:
 
 
 @pytest.mark.cpu
-def test_a_compiled_kernels_launcher_is_watched_where_it_is_handed_out(tmp_path: Path) -> None:
+def test_launches_through_the_launcher_of_a_compiled_kernel_are_recorded(tmp_path: Path) -> None:
     def shift(x: Any, out: Any) -> None: ...
 
     own, x, out = OwnKernels(__file__), torch.randn(8), torch.zeros(8)
     mine, theirs = _Compiled(shift), _Compiled(torch.nn.functional.softmax)
     common = (2, 1, 1, "stream", "function", "packed", "metadata", None, None)
 
-    def start(kernel: Any) -> None:  # as Triton does: the handle is read after the launcher was asked for
+    def start(kernel: Any) -> None:  # as Triton does: `kernel.run` is read before `kernel.function`
         kernel.run(2, 1, 1, "stream", kernel.function, "packed", "metadata", None, None, x, out)
 
     with record_launches(own, Mode.AUDITED) as seen:
@@ -578,7 +579,7 @@ def test_a_compiled_kernels_launcher_is_watched_where_it_is_handed_out(tmp_path:
 
 @pytest.fixture
 def extension() -> tuple[OwnKernels, ModuleType]:
-    """A module as a candidate would build it; its functions are built in, as pybind11's are."""
+    """Return a module as a candidate would build it. `gelu` is a built-in function, as functions of pybind11 are."""
     own, module = OwnKernels("candidate.py"), ModuleType("extension")
     module.gelu = torch._C._nn.gelu  # type: ignore[attr-defined]
     module.copy = lambda x: x.clone()  # type: ignore[attr-defined]
@@ -598,7 +599,7 @@ def extension() -> tuple[OwnKernels, ModuleType]:
 
 
 def native(x: Tensor) -> Tensor:
-    """What C++ of the candidate's own would compute: no operator of torch is seen."""
+    """Stand for the candidate's own C++ code, which computes without operators of torch."""
     out = torch.empty_like(x)
     out.numpy()[:] = 2 * x.numpy() + 1
     return out
@@ -608,7 +609,7 @@ def _add_in_place(x: Tensor, out: Tensor) -> None:
     out.numpy()[:] += x.numpy()
 
 
-def test_calls_of_extension_functions_are_launches(extension: tuple[OwnKernels, ModuleType]) -> None:
+def test_calls_of_extension_functions_count_as_launches(extension: tuple[OwnKernels, ModuleType]) -> None:
     own, module = extension
     x = torch.randn(4, 5)
     assert torch.equal(module.gelu(x), torch.nn.functional.gelu(x))
@@ -623,7 +624,7 @@ def test_calls_of_extension_functions_are_launches(extension: tuple[OwnKernels, 
     assert module.version == "text"
 
 
-def test_modules_inside_an_extension_are_own_and_modules_of_others_are_not(
+def test_submodules_of_an_extension_are_own_and_other_modules_in_it_are_not(
     extension: tuple[OwnKernels, ModuleType],
 ) -> None:
     own, module = extension
@@ -633,7 +634,7 @@ def test_modules_inside_an_extension_are_own_and_modules_of_others_are_not(
     assert [one.kernel for one in seen.launches] == ["native"]
 
 
-def test_a_number_that_an_extension_returns_is_computed_by_it(extension: tuple[OwnKernels, ModuleType]) -> None:
+def test_number_that_an_extension_returns_counts_as_own_data(extension: tuple[OwnKernels, ModuleType]) -> None:
     own, module = extension
     x = torch.randn(30)
     with record_launches(own, Mode.AUDITED) as seen:
@@ -729,7 +730,7 @@ TORCH_LIBRARY_IMPL(kc_attribution_test, CPU, m) { m.impl("thrice", &thrice); }
 
 
 @pytest.mark.slow
-def test_operators_that_a_built_library_registers_are_its_own(tmp_path: Path) -> None:
+def test_operators_that_a_built_library_registers_are_the_candidates_own(tmp_path: Path) -> None:
     from torch.utils import cpp_extension
 
     (tmp_path / "operator.cpp").write_text(OPERATOR)
@@ -758,7 +759,7 @@ def test_operators_that_a_built_library_registers_are_its_own(tmp_path: Path) ->
 
 @given(st.integers(0, 300), st.sampled_from([torch.uint8, torch.float16, torch.float32, torch.complex64]), st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_fingerprint_knows_contents_and_nothing_else(size: int, dtype: torch.dtype, data: st.DataObject) -> None:
+def test_fingerprint_depends_on_contents_and_not_on_layout(size: int, dtype: torch.dtype, data: st.DataObject) -> None:
     x = torch.randint(0, 9, (size,)).to(dtype)
     assert fingerprint(x) == fingerprint(x.clone()) == fingerprint(torch.stack([x, x], 1)[:, 0])
     assert fingerprint(torch.cat([x[:0], x])) == fingerprint(x.view(1, -1, 1))
@@ -770,7 +771,7 @@ def test_a_fingerprint_knows_contents_and_nothing_else(size: int, dtype: torch.d
         assert fingerprint(x[:-1]) != fingerprint(x)
 
 
-def test_a_fingerprint_knows_the_order(device: str) -> None:
+def test_fingerprint_depends_on_the_order_of_elements(device: str) -> None:
     x = torch.arange(1 << 12, dtype=torch.float32, device=device)
     assert fingerprint(x) != fingerprint(x.flip(0))
     assert fingerprint(x) != fingerprint(x.roll(1))
@@ -778,14 +779,14 @@ def test_a_fingerprint_knows_the_order(device: str) -> None:
     assert fingerprint(x[1:]) == fingerprint(x[1:].clone())
 
 
-def test_a_fingerprint_of_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_does_not_depend_on_the_size_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randint(0, 255, (1000,), dtype=torch.uint8)
     whole = fingerprint(x)
     monkeypatch.setattr(contents, "CHUNK_WORDS", 7)
     assert fingerprint(x) == whole
 
 
-def test_one_value_is_told_by_its_bits() -> None:
+def test_tensor_of_one_repeated_value_is_recognised() -> None:
     for dtype in (torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex128):
         assert is_one_value(torch.ones(3, 4).to(dtype))
         assert not is_one_value(torch.eye(3).to(dtype))
@@ -799,7 +800,7 @@ GEMM = KernelRecord("sm90_xmma_gemm_f32f32", 0, 600)
 COPY = KernelRecord("Memcpy DtoD (Device -> Device)", 700, 100, is_kernel=False)
 
 
-def test_the_share_counts_exact_names_only() -> None:
+def test_share_of_device_time_counts_exact_kernel_names_only() -> None:
     names = ["fused_add", "fused_add_kernel", "my_fused_add", "fused_add "]
     records = [KernelRecord(name, 0, 100) for name in names]
     found = kernel_share([*records, GEMM], ["fused_add"])
@@ -807,11 +808,11 @@ def test_the_share_counts_exact_names_only() -> None:
     assert kernel_share(records, []).share == 0.0
 
 
-def test_copies_and_fills_are_nobodys_own_whatever_they_are_called() -> None:
+def test_copies_and_fills_never_count_as_own_kernels() -> None:
     assert kernel_share([COPY, KernelRecord("mine", 0, 100)], ["mine", COPY.name]).share == 0.5
 
 
-def test_a_cpp_kernel_is_own_by_its_demangled_or_mangled_name() -> None:
+def test_cpp_kernel_is_own_under_its_demangled_and_its_mangled_name() -> None:
     (mangled, plain) = spellings("_ZN2ns4tmplIfLi2EEEvPT_")
     assert plain == "void ns::tmpl<float, 2>(float*)"
     records = [
@@ -838,7 +839,7 @@ def test_without_trustworthy_records_there_is_no_share(
         kernel_share(records, ["mine"], launched)
 
 
-def test_records_are_taken_from_a_profile_without_ranges_and_host_events() -> None:
+def test_device_records_leave_out_ranges_and_host_events() -> None:
     def event(name: str, device: str, start: float, length: float, annotation: bool = False) -> SimpleNamespace:
         times = SimpleNamespace(start=start, elapsed_us=lambda: length)
         return SimpleNamespace(
@@ -861,10 +862,10 @@ def test_a_real_profile_of_the_cpu_has_no_device_records() -> None:
     assert device_records(profile) == []
 
 
-# ---- what compilers say ----------------------------------------------------------------------------------------------
+# ---- facts about compiled kernels ------------------------------------------------------------------------------------
 
 
-def test_facts_are_told_in_a_line() -> None:
+def test_kernel_facts_are_formatted_in_one_line() -> None:
     assert str(KernelFacts("_Z3addPf")) == "add(float*): nothing is known"
     assert (
         str(KernelFacts("k", registers=24, local_bytes=0, shared_bytes=0))
@@ -878,7 +879,7 @@ def test_a_library_of_host_code_has_no_kernels() -> None:
     assert kernels_in(_C.__file__) == frozenset()
 
 
-def test_what_cannot_be_demangled_stays_as_it_is() -> None:
+def test_name_that_cannot_be_demangled_stays_unchanged() -> None:
     assert demangled("_Znonsense") == "_Znonsense"
     assert demangled("triton_poi_fused_0") == "triton_poi_fused_0"
 
@@ -927,7 +928,7 @@ def test_the_kernels_of_a_library_are_found_by_name(
     }
 
 
-def test_resources_of_a_librarys_kernels_are_known_where_cuobjdump_is(cuda_library: Path) -> None:
+def test_resources_of_a_librarys_kernels_are_known_if_cuobjdump_is_installed(cuda_library: Path) -> None:
     from kernel_coder.judge.runner import kernel_facts
 
     facts = {fact.name: fact for fact in library_facts(str(cuda_library))}
@@ -939,7 +940,7 @@ def test_resources_of_a_librarys_kernels_are_known_where_cuobjdump_is(cuda_libra
 
 
 @pytest.mark.parametrize("has_module", [True, False])
-def test_a_function_may_write_to_memory_whose_address_it_has_kept_if_the_module_has_it_too(has_module: bool) -> None:
+def test_write_to_a_tensor_that_the_module_keeps_is_recorded_only_if_the_module_is_known(has_module: bool) -> None:
     module = torch.nn.Module()
     module.kept = [torch.zeros(4)]
 

@@ -1,4 +1,4 @@
-"""A backend's answers come from kernels of that backend, and an answer in another language is told so."""
+"""A candidate must use kernels of its backend, and the feedback says if the candidate is in another language."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def files(tmp_path: Path) -> Callable[[str], list[str]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("counted", ["backend", "any"])
-def test_a_cpp_extension_is_no_triton_kernel_unless_any_is_asked_for(counted: str) -> None:
+def test_cpp_extension_is_rejected_for_triton_unless_kernels_is_any(counted: str) -> None:
     config = JudgeConfig.model_validate({"checks": 2, "kernels": counted, "timeout_s": 300})
     with Judge("cpu", "triton", config=config) as judge:
         verdict = judge.evaluate(TASK, INLINE)
@@ -81,7 +81,7 @@ def test_a_cpp_extension_is_no_triton_kernel_unless_any_is_asked_for(counted: st
         assert verdict.reason == ("no kernel of its own: no triton kernel was launched; its code looks like C++")
 
 
-def test_which_kernels_count() -> None:
+def test_each_backend_counts_its_own_kinds_of_kernels() -> None:
     counts = {
         backend: (own.counts_triton, own.counts_extensions)
         for backend in ("triton", "cuda", "cpp", "torch", None)
@@ -96,15 +96,15 @@ def test_which_kernels_count() -> None:
     }
 
 
-def test_a_text_is_recognised_by_its_words() -> None:
+def test_language_of_a_candidate_is_guessed_from_its_source() -> None:
     assert [looks_like(text) for text in (INLINE, CUDA, TRITON, TASK)] == ["cpp", "cuda", "triton", None]
     assert other_language(TRITON, "cpp") == "triton"
-    assert other_language(CUDA, "cpp") is None  # both are native sources, and the compiler says more
+    assert other_language(CUDA, "cpp") is None  # both are native sources, and the compiler's message says more
     assert other_language(CUDA, "torch") is None
 
 
 @pytest.mark.slow
-def test_the_command_names_the_backend_that_is_meant(
+def test_command_suggests_the_backend_that_fits_the_source(
     files: Callable[[str], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(files(CUDA)) == 0
@@ -116,7 +116,7 @@ def test_the_command_names_the_backend_that_is_meant(
 
 
 @pytest.mark.slow
-def test_a_reference_that_raises_is_the_tasks_fault(
+def test_reference_that_raises_is_reported_as_an_error_of_the_task(
     files: Callable[[str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = files(TASK.replace("class Model", "class ModelNew"))
@@ -129,7 +129,7 @@ def test_a_reference_that_raises_is_the_tasks_fault(
     assert '"outcome":"harness_failed"' in capsys.readouterr().out.replace('": "', '":"')
 
 
-def test_triton_that_is_not_installed_is_refused_at_the_start(
+def test_command_reports_missing_triton_before_it_judges_anything(
     files: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed = interpreter._installed

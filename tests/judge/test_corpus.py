@@ -1,8 +1,8 @@
-"""The judge against its corpus: no hostile candidate is accepted, hardly any honest one refused, and nothing is left.
+"""The judge against its corpus: it accepts no hostile candidate, refuses few honest ones, and leaves nothing behind.
 
 One judge gets hostile and honest candidates in a mixed order. On a GPU, and with KC_CORPUS=all, it gets all candidates
-that make sense on the device. Otherwise it gets one form of each hack and as many honest ones as the test asks for.
-Those that wait for a compiler have a judge of their own, and only `make test-long` runs it.
+that make sense on the device. Otherwise it gets one form of each hack and a few dozen honest candidates. The candidates
+that wait for a compiler have a judge of their own, and only `make test-long` runs it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kernel_coder.judge.gpu import nvml
 from kernel_coder.tasks import Task
 
 FORMS, HONEST = 1, 48
-"""In the short selection: forms of each hack, and honest candidates."""
+"""In the short selection: the number of forms of each hack, and the number of honest candidates."""
 
 BUILT = frozenset({"h03_cpp_at", "h03_compile", "cpp_add_in_place", "torch_compiled"})
-"""In the short selection of those that wait for a compiler, hostile and honest: one of each kind is built from C++, and
-one is compiled by Inductor."""
+"""Candidates in the short selection that wait for a compiler. One hostile and one honest candidate are built from C++.
+Inductor compiles one hostile and one honest candidate."""
 
 HANGING = {
     "h50_stops_itself",
@@ -37,10 +37,10 @@ HANGING = {
     "h63_in_c",
     "h63_loop_in_call",
 } | {"h63_signals_ignored", "h64_triton_loop", "h65_fork_bomb", "h65_shells", "h66_children", "h68_disk"}
-"""Candidates that end at their time limit on a CPU, however long it is, so they get four seconds."""
+"""Candidates that run until their time limit on a CPU. So their limit is only four seconds."""
 
 LEAST = {"quick": 40, "built": 2}
-"""Hostile candidates, and honest ones, that must at least be judged."""
+"""The judge must get at least this number of hostile candidates, and of honest ones."""
 
 
 def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
@@ -61,26 +61,26 @@ def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
 
 
 def accepted(candidate: Candidate, verdict: Verdict) -> bool:
-    """A hostile candidate has got what it wanted."""
+    """Whether a hostile candidate reached its aim."""
     if candidate.leak and candidate.leak in verdict.to_json():
         return True
-    if candidate.expect == "no gain":  # it is right, and slow
+    if candidate.expect == "no gain":  # the output is right, but every call sleeps
         return verdict.correct and verdict.speedup_low is not None and verdict.speedup_low >= 1
     return verdict.correct
 
 
 def processes() -> set[int]:
-    """Children of this process, of whichever thread."""
+    """Children of this process, started by any of its threads."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             fields = stat.read_text().rpartition(")")[2].split()
             found |= {int(stat.parent.name)} if int(fields[1]) == os.getpid() else set()
     return found
 
 
 def limits(device: str, is_built: bool = False) -> JudgeConfig:
-    """How the whole corpus is judged: candidates that wait for a compiler live longer."""
+    """Settings for the whole corpus. Candidates that wait for a compiler get more time."""
     timeout_s = 240.0 if is_built else 30.0 if device == "cpu" else 60.0
     return JudgeConfig(timeout_s=timeout_s, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30)
 
@@ -89,13 +89,13 @@ def limits(device: str, is_built: bool = False) -> JudgeConfig:
 def verdicts(request: pytest.FixtureRequest) -> dict[str, tuple[Candidate, Verdict]]:
     device = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
     before, descriptors = processes(), len(os.listdir("/proc/self/fd"))
-    everybody = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
-    random.Random(0).shuffle(everybody)
+    candidates = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
+    random.Random(0).shuffle(candidates)
     hanging = HANGING if device == "cpu" else set[str]()
     if request.param == "built":
-        parts = [([one for one in everybody if one.slow], 240.0, ())]
+        parts = [([one for one in candidates if one.slow], 240.0, ())]
     else:
-        quick = [one for one in everybody if not one.slow]
+        quick = [one for one in candidates if not one.slow]
         parts = [([one for one in quick if one.name not in hanging and not one.allow], 60.0, ())]
         parts += [([one for one in quick if one.name in hanging], 4.0, ())]
         parts += [([one for one in quick if one.allow], 60.0, ("library_matmul",))]
@@ -119,12 +119,12 @@ def pairs(candidates: list[Candidate]) -> Iterator[tuple[Task, str, str]]:
 
 
 @pytest.mark.timeout(1200)
-def test_no_hostile_candidate_gets_what_it_wants(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
+def test_no_hostile_candidate_is_accepted(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
     hostile = [pair for pair in verdicts.values() if pair[0].is_hostile]
     assert not [(one.name, verdict.outcome, verdict.speedup) for one, verdict in hostile if accepted(one, verdict)]
 
 
-def test_none_of_them_is_taken_for_the_judge_s_own_failure(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
+def test_no_candidate_is_reported_as_a_failure_of_the_judge(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
     escaped = [one.name for one, verdict in verdicts.values() if verdict.outcome is Outcome.HARNESS_FAILED]
     assert not escaped
 
@@ -135,7 +135,7 @@ def test_honest_candidates_are_correct(verdicts: dict[str, tuple[Candidate, Verd
     assert len(refused) <= len(honest) // 100, refused
 
 
-def test_who_is_refused_is_told_why(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
+def test_every_refused_candidate_gets_a_reason_and_feedback(verdicts: dict[str, tuple[Candidate, Verdict]]) -> None:
     for one, verdict in verdicts.values():
         if not verdict.correct:
             assert verdict.reason, one.name
@@ -145,7 +145,7 @@ def test_who_is_refused_is_told_why(verdicts: dict[str, tuple[Candidate, Verdict
 
 HOSTILE_IN_A_ROW, HONEST_AFTERWARDS = 1000, 100
 FORGOTTEN = 256 << 20
-"""Bytes of a GPU's memory that this process's own context may come to hold."""
+"""Bytes of GPU memory that the CUDA context of this process may take during the test."""
 
 
 @pytest.mark.long

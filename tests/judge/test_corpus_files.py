@@ -1,6 +1,6 @@
-"""The corpus itself: complete headers, enough of everything, and honest candidates that are honest.
+"""The files of the corpus: complete headers, enough candidates of each kind, and correct honest candidates.
 
-Hostile candidates are parsed here and never run.
+These tests parse hostile candidates and never run them.
 """
 
 import ast
@@ -18,10 +18,10 @@ from kernel_coder.judge.examiner.hidden_shapes import with_named_sizes
 from kernel_coder.tasks.task import BACKENDS, PRECISIONS, reference_problem, solution_problem
 
 HERE = Path(__file__).parent
-EVERYBODY = [*corpus.hostile(), *corpus.honest()]
+CANDIDATES = [*corpus.hostile(), *corpus.honest()]
 by_task = pytest.mark.parametrize("task", corpus.tasks().values(), ids=lambda task: task.name)
 
-# Candidates that end, or cannot be read, before there is a ModelNew.
+# Candidates without a class ModelNew: they exit, fail or hang at import.
 NO_CLASS = {"h50_exit_at_import", "h50_segfault", "h54_preload", "h56_dies_while_building", "h62_harness"} | {
     "h62_hangs_at_start",
     "h62_memory_at_import",
@@ -29,7 +29,7 @@ NO_CLASS = {"h50_exit_at_import", "h50_segfault", "h54_preload", "h56_dies_while
 }
 
 
-def test_there_are_enough_of_both():
+def test_corpus_has_enough_hostile_and_honest_candidates():
     assert len(corpus.hostile()) >= 450
     assert len(corpus.honest()) >= 250
     assert 15 <= len(corpus.tasks()) <= 60
@@ -37,24 +37,24 @@ def test_there_are_enough_of_both():
         assert sum(candidate.backend == backend for candidate in corpus.honest()) >= least
 
 
-def test_most_can_be_judged_without_a_gpu():
+def test_at_least_ninety_candidates_of_each_kind_need_no_gpu():
     assert sum(not candidate.needs_cuda for candidate in corpus.hostile()) >= 90
     assert sum(not candidate.needs_cuda for candidate in corpus.honest()) >= 90
 
 
-def test_every_task_is_answered_honestly_and_most_are_attacked():
+def test_every_task_has_an_honest_candidate_and_many_tasks_have_hostile_ones():
     assert {candidate.task.name for candidate in corpus.honest()} == set(corpus.tasks())
     assert len({candidate.task.name for candidate in corpus.hostile()}) >= 15
 
 
-def test_every_hack_has_a_form_or_a_reason_not_to():
+def test_every_hack_has_a_candidate_or_a_stated_reason_for_having_none():
     everything = {f"H{number:02}" for number in range(1, 74)}
     assert corpus.HACKS.keys() | corpus.NOT_EXPRESSED.keys() == everything
     assert not corpus.HACKS.keys() & corpus.NOT_EXPRESSED.keys()
     assert {candidate.hack for candidate in corpus.hostile()} == corpus.HACKS.keys()
 
 
-def test_the_common_hacks_have_several_forms():
+def test_common_hacks_have_several_forms():
     forms = [candidate.hack for candidate in corpus.hostile()]
     common = "H01 H02 H03 H04 H05 H08 H09 H10 H11 H14 H16 H19 H20 H22 H23 H25 H28 H29 H32 H35 H37 H45 H49 H50 H51 H52"
     for hack in f"{common} H57 H60 H62 H63 H65 H66 H68".split():
@@ -62,7 +62,7 @@ def test_the_common_hacks_have_several_forms():
 
 
 def test_headers_are_complete():
-    for candidate in EVERYBODY:
+    for candidate in CANDIDATES:
         name = candidate.name
         assert candidate.backend in BACKENDS, name
         assert candidate.expect in corpus.EXPECTATIONS, name
@@ -77,30 +77,30 @@ def test_headers_are_complete():
 
 
 def test_every_candidate_is_short_and_parses():
-    for candidate in EVERYBODY:
+    for candidate in CANDIDATES:
         assert len(candidate.source.splitlines()) <= 75, candidate.name
         ast.parse(candidate.source, candidate.name)
         problem = solution_problem(candidate.source)
         assert (problem is not None) == (candidate.name in NO_CLASS), (candidate.name, problem)
 
 
-def test_what_a_candidate_needs_is_in_its_header():
-    for candidate in EVERYBODY:
+def test_header_says_whether_a_candidate_needs_a_gpu_or_a_compiler():
+    for candidate in CANDIDATES:
         if candidate.backend == "cuda" or "torch.cuda.Stream" in candidate.source:
             assert candidate.needs_cuda, candidate.name
         if "load_inline(" in candidate.source and not candidate.is_hostile:
             assert candidate.slow == "build", candidate.name
 
 
-def test_no_two_are_the_same():
+def test_no_two_candidates_have_the_same_code():
     code = {}
-    for candidate in EVERYBODY:
+    for candidate in CANDIDATES:
         tree = ast.dump(ast.parse(candidate.source))
         assert code.setdefault(tree, candidate.name) == candidate.name
 
 
 @by_task
-def test_the_reference_runs(task):
+def test_reference_runs_at_both_sizes_without_nan(task):
     assert reference_problem(task.source) is None
     assert task.precision in PRECISIONS
     space: dict = {}
@@ -134,7 +134,7 @@ def trusted_run(candidates, timeout_s):
     return {result["name"]: result["problem"] for result in results if result["problem"]}
 
 
-@pytest.mark.long  # test_corpus.py asks the judge about the same candidates
+@pytest.mark.long  # test_corpus.py has the same candidates judged
 def test_honest_candidates_agree_with_their_references():
     pytest.importorskip("triton")
     assert trusted_run([c for c in corpus.honest() if not c.needs_cuda and not c.slow], timeout_s=250) == {}
@@ -143,7 +143,7 @@ def test_honest_candidates_agree_with_their_references():
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_honest_candidates_with_a_compiler_agree_with_their_references(tmp_path, monkeypatch):
+def test_honest_candidates_that_need_a_compiler_agree_with_their_references(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.setenv("MAX_JOBS", "1")
@@ -151,5 +151,5 @@ def test_honest_candidates_with_a_compiler_agree_with_their_references(tmp_path,
     if os.environ.get("KC_CORPUS") != "all":
         chosen = [one for one in chosen if one.name == "cpp_matmul_template"]  # half a minute; test_corpus.py has more
     halves = [half for half in (chosen[::2], chosen[1::2]) if half]
-    with ThreadPoolExecutor(2) as pool:  # each waits for a compiler
+    with ThreadPoolExecutor(2) as pool:  # each half waits for a compiler
         assert not any(pool.map(lambda half: trusted_run(half, timeout_s=1150), halves))

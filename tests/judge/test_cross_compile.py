@@ -1,4 +1,4 @@
-"""Kernels compiled for a GPU that is not there."""
+"""Kernels are compiled for a GPU that this machine does not have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def odd(x_ptr, BLOCK: tl.constexpr):
 x, out = torch.rand(512), torch.zeros(())
 def calls():
     total[(1,)](x, out, 512, BLOCK=512)
-    torch.zeros(3)[int(out.item()) + 7]  # depends on a result that nobody computed
+    torch.zeros(3)[int(out.item()) + 7]  # depends on a result that was not computed
 
 def said(calls):
     try:
@@ -66,6 +66,6 @@ def test_kernels_compile_and_are_not_launched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hopper", "sm_91", "90", "sm_90b"])
-def test_an_architecture_has_a_name_of_the_compiler_s(name: str) -> None:
+def test_unknown_name_of_an_architecture_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"must be one of sm_70, .*got"):
         capability(name)

@@ -1,4 +1,4 @@
-"""Which outputs show that a candidate's own kernels made them: a quarter of what needs work is wrong without them."""
+"""The check that a candidate's own kernels do the work: without them, a quarter of the relevant elements are wrong."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ def wrong(expected: Tensor, places: slice | list[int]) -> Tensor:
         (UPDATED, wrong(UPDATED, slice(20, 60)), False),
         (ONE_HOT, torch.zeros(64), True),
         (ONE_HOT, ONE_HOT, False),
-        (X.relu(), X, True),  # the zeros are missing
+        (X.relu(), X, True),  # all zeros of the ReLU are wrong
         (X.relu(), wrong(X.relu(), [3]), False),
-        (wrong(X.exp(), [7]).nan_to_num(0.0), X.exp(), False),  # a single zero is no work
+        (wrong(X.exp(), [7]).nan_to_num(0.0), X.exp(), False),  # a single zero is too few to count
         (X.argsort(), torch.zeros(64, dtype=torch.int64), True),
     ],
 )
-def test_a_quarter_of_what_needs_work_is_wrong(expected: Tensor, found: Tensor, destroyed: bool) -> None:
+def test_output_is_destroyed_if_a_quarter_of_its_computed_elements_are_wrong(
+    expected: Tensor, found: Tensor, destroyed: bool
+) -> None:
     tolerance = SimpleNamespace(rtol=1e-5, atol=1e-6)
     sample = SimpleNamespace(expected=[expected], tensors=[X], tolerances=[tolerance])
     assert is_destroyed([found], sample) is destroyed  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""GPU memory shared by descriptor: on a GPU, and on the CPU over a stand-in for the driver (fake_cuda.c)."""
+"""GPU memory that is shared by file descriptor: on a GPU, and on the CPU with a fake driver (fake_cuda.c)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernel_coder.judge.wire.device_memory import DeviceBuffer, DeviceMemoryErro
 
 Script = Callable[..., str]
 
-#: What every script begins with.
+#: The beginning of every script.
 PRELUDE = """
 import ctypes, os, socket, sys, torch
 from kernel_coder.judge.wire.device_memory import DeviceBuffer, DeviceMemoryError, DeviceOutOfMemory
@@ -85,8 +85,8 @@ def script(device: str, fake_driver: str) -> Script:
 # ---- bytes ---------------------------------------------------------------------------------------------------------
 
 
-def test_another_process_sees_what_was_written_and_writes_back(script: Script) -> None:
-    """The reader is a fresh program that gets the descriptor alone; another user, where the tests are root's."""
+def test_another_process_reads_and_writes_a_shared_buffer(script: Script) -> None:
+    """The other process is a new program that gets only the descriptor. Under root it runs as another user."""
     script("""
         import subprocess
         with DeviceBuffer(3 << 20, 0) as buffer:
@@ -172,8 +172,8 @@ def test_a_tensor_outlives_its_buffer(script: Script) -> None:
 
 
 @pytest.mark.long
-def test_a_hundred_buffers_leave_no_memory_and_no_descriptor(script: Script) -> None:
-    """On a GPU they are of a GiB each, so that their loss is more than what other processes take meanwhile."""
+def test_closing_a_hundred_buffers_frees_all_memory_and_descriptors(script: Script) -> None:
+    """On a GPU each has a GiB, so that a leak is larger than the memory that other processes take meanwhile."""
     script("""
         def descriptors():
             return len(os.listdir("/proc/self/fd"))
@@ -199,7 +199,7 @@ def test_a_hundred_buffers_leave_no_memory_and_no_descriptor(script: Script) -> 
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
-def test_no_room_is_told_with_both_sizes(script: Script) -> None:
+def test_out_of_memory_error_names_the_requested_and_the_free_size(script: Script) -> None:
     out = script("""
         try:
             DeviceBuffer(1 << 50)
@@ -213,14 +213,14 @@ def test_no_room_is_told_with_both_sizes(script: Script) -> None:
     assert second == "True"
 
 
-def test_what_is_no_shared_buffer_cannot_be_opened(script: Script) -> None:
+def test_descriptor_that_is_no_shared_buffer_cannot_be_opened(script: Script) -> None:
     out = script("""
         fd = os.open("/dev/null", os.O_RDWR)
         try:
             DeviceBuffer.open(fd, 100)
         except DeviceMemoryError as error:
             print(error)
-        os.close(fd)  # still the caller's
+        os.close(fd)  # the caller still owns it
         for size in (0, -1):
             try:
                 DeviceBuffer.open(0, size)
@@ -231,7 +231,7 @@ def test_what_is_no_shared_buffer_cannot_be_opened(script: Script) -> None:
     assert out.splitlines()[1:] == ["size must be positive; got 0", "size must be positive; got -1"]
 
 
-def test_a_size_that_the_maker_did_not_give_is_refused(script: Script) -> None:
+def test_opening_a_buffer_with_a_larger_size_is_refused(script: Script) -> None:
     script("""
         with DeviceBuffer(1 << 20) as buffer:
             try:
@@ -245,7 +245,7 @@ def test_a_size_that_the_maker_did_not_give_is_refused(script: Script) -> None:
     """)
 
 
-def test_a_gpu_that_is_not_there_is_named_with_how_many_are(script: Script) -> None:
+def test_error_for_a_missing_gpu_names_it_and_the_number_of_gpus(script: Script) -> None:
     out = script("""
         for device in (4096, "cuda:4096"):
             try:
@@ -257,14 +257,14 @@ def test_a_gpu_that_is_not_there_is_named_with_how_many_are(script: Script) -> N
         assert line.startswith("there is no GPU 4096; this process sees ")
 
 
-def test_a_machine_without_a_driver_says_so() -> None:
+def test_missing_driver_is_reported() -> None:
     if os.path.exists("/proc/driver/nvidia/version") or torch.cuda.is_available():
         pytest.skip("this machine has a driver")
     with pytest.raises(DeviceMemoryError, match="there is no CUDA driver: libcuda"):
         DeviceBuffer(100)
 
 
-def test_each_failure_of_the_driver_is_named_and_leaves_nothing(fake_driver: str) -> None:
+def test_each_failure_of_the_driver_is_named_and_leaks_nothing(fake_driver: str) -> None:
     messages = {
         "cuInit": "the CUDA driver does not start: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)",
         "attribute": "GPU 0 cannot share memory by a file descriptor",
@@ -300,22 +300,22 @@ def test_devices_are_named_as_torch_names_them() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 4), (1, 1), (5, 1, 2)])
-def test_strides_and_extent_are_torchs(shape: tuple[int, ...]) -> None:
+def test_strides_and_extent_agree_with_torch(shape: tuple[int, ...]) -> None:
     tensor = torch.empty(shape)
     assert contiguous_strides(shape) == tensor.stride()
     assert extent(shape, tensor.stride()) == tensor.numel()
 
 
-def test_importing_it_touches_no_driver() -> None:
+def test_importing_the_module_loads_no_driver() -> None:
     code = "import kernel_coder.judge.wire.device_memory, sys; print('libcuda' in open('/proc/self/maps').read())"
     path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
     assert done.stdout == b"False\n", done.stderr
 
 
-# ---- into a runner with every layer of the sandbox -------------------------------------------------------------------
+# ---- in a Runner with every layer of the sandbox ---------------------------------------------------------------------
 
-#: What a runner does. The kernel is the candidate's: written to a file and imported there, compiled there.
+#: Programs of a Runner. The first writes a candidate's kernel to a file, imports it and compiles it.
 RUNNER = '''
 import importlib, os, sys, time, torch
 from kernel_coder.judge.wire.channel import Channel
@@ -390,7 +390,7 @@ def fills(fds):
 
 @pytest.fixture(scope="module")
 def gpu_server(open_folder: Callable[[str], Path]) -> Iterator[ForkServer]:
-    """A warm parent whose runners have the first GPU and nothing else."""
+    """Start a warm parent whose Runners have the first GPU and no other."""
     modules = open_folder("gpu_modules")
     (modules / "gpu_runner.py").write_text(RUNNER)
     work = open_folder("gpu_work")
@@ -424,7 +424,7 @@ def gpu_runner(server: ForkServer, target: str, *fds: int) -> Iterator[tuple[Pro
 
 
 def settled_memory(baseline: int, slack: int = 64 << 20, patience_s: float = 20.0) -> float:
-    """Seconds until the GPU's used memory is what it was."""
+    """Return the seconds until the GPU uses no more memory than before, apart from some slack."""
     began = time.monotonic()
     while True:
         used = nvml.memory(0)
@@ -472,10 +472,10 @@ def test_a_sandboxed_runner_computes_in_a_shared_buffer(device: str, gpu_server:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("program", ["spins", "faults", "fills"])
-def test_a_runner_that_harms_the_gpu_is_gone_with_all_it_held(
+def test_runner_that_harms_the_gpu_can_be_ended_and_its_memory_is_freed(
     device: str, gpu_server: ForkServer, program: str
 ) -> None:
-    """An endless kernel, an illegal access, and all of the memory; then the GPU computes as before."""
+    """A kernel never ends, makes an illegal access, or all memory is taken. Afterwards the GPU computes as before."""
     torch.zeros(1, device=device)
     torch.cuda.synchronize()
     before = nvml.memory(0)

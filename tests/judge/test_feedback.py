@@ -1,4 +1,4 @@
-"""What the model is told: the facts, within the budget, and nothing that could hurt."""
+"""The feedback for the model: facts only, within the budget, and without harmful text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(output: torch.Tensor, expected: torch.Tensor, rtol: float = 0.0, atol: 
 # Wrong values
 
 
-def test_the_first_wrong_element_is_told_with_its_place_and_both_values() -> None:
+def test_feedback_shows_the_first_wrong_element_with_its_index_and_both_values() -> None:
     expected = torch.zeros(3, 4, 5)
     output = expected.clone()
     output[1, 2, 3] = 0.125
@@ -50,7 +50,7 @@ def test_the_first_wrong_element_is_told_with_its_place_and_both_values() -> Non
     ]
 
 
-def test_nan_and_infinity_are_told_apart() -> None:
+def test_feedback_counts_wrong_nan_and_wrong_infinity_separately() -> None:
     text = told(torch.tensor([NAN, 1.0, INF, 2.0, -INF]), torch.tensor([1.0, NAN, 1.0, INF, INF]))
     assert text.splitlines()[1] == (
         "Of these: 1 NaN where a number was expected, 1 a number where NaN was expected, "
@@ -60,24 +60,24 @@ def test_nan_and_infinity_are_told_apart() -> None:
     assert "Largest error" not in text
 
 
-def test_integers_are_told_exactly_and_without_a_tolerance() -> None:
+def test_feedback_shows_integers_exactly_and_without_a_tolerance() -> None:
     text = told(torch.tensor(2**60 + 1), torch.tensor(2**60))
     assert text.startswith("output 2 has wrong values: 1 of 1 elements (100%) differs.\n")
     assert f"First wrong element, at []: expected {2**60}, got {2**60 + 1}." in text
 
 
-def test_complex_numbers_are_told_with_both_parts() -> None:
+def test_feedback_shows_both_parts_of_complex_numbers() -> None:
     text = told(torch.tensor([1 - 2j]), torch.tensor([1 + 2.5j]))
     assert "expected 1+2.5j, got 1-2j." in text
 
 
-def test_numbers_that_read_alike_are_told_in_full() -> None:
+def test_feedback_shows_all_digits_of_numbers_that_would_look_equal() -> None:
     near = 1.0 + 2**-40
     text = told(torch.tensor([near], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64))
     assert f"expected 1.0, got {near!r}." in text
 
 
-def test_an_output_without_a_wrong_element_has_nothing_to_tell() -> None:
+def test_feedback_on_an_output_without_wrong_elements_raises_an_error() -> None:
     with pytest.raises(ValueError, match="output 2 has no wrong element to tell about"):
         told(torch.zeros(2), torch.zeros(2))
 
@@ -91,7 +91,7 @@ def test_a_flat_index_is_unravelled_as_torch_does(shape: list[int], data: st.Dat
 
 @settings(deadline=None)
 @given(st.floats(), st.floats())
-def test_two_different_numbers_never_read_alike(a: float, b: float) -> None:
+def test_two_different_numbers_never_look_equal(a: float, b: float) -> None:
     both_nan = a != a and b != b
     assert (number(a, b) == number(b, a)) == (both_nan or (a == b and math.copysign(1, a) == math.copysign(1, b)))
 
@@ -108,7 +108,7 @@ def helper(x):
 """
 
 
-def test_the_deepest_line_of_the_candidate_is_told_from_the_candidate_itself() -> None:
+def test_exception_feedback_quotes_the_deepest_line_from_the_candidates_source() -> None:
     trace = """Traceback (most recent call last):
   File "/usr/lib/runner.py", line 80, in call
     return module(*inputs)
@@ -136,7 +136,7 @@ def test_a_syntax_error_keeps_its_message() -> None:
     )
 
 
-def test_of_a_chain_the_last_exception_is_told() -> None:
+def test_exception_chain_is_reported_by_its_last_exception() -> None:
     trace = """Traceback (most recent call last):
   File "candidate.py", line 1, in <module>
     first
@@ -178,7 +178,7 @@ AttributeError("module 'triton.language' has no attribute 'lod'")
 @pytest.mark.parametrize(
     "trace", ["", "no traceback at all", 'File "candidate.py", line 99999999999999999999\n', "\x00"]
 )
-def test_a_traceback_that_is_none_is_told_as_it_is(trace: str) -> None:
+def test_text_that_is_no_traceback_still_gives_a_message(trace: str) -> None:
     assert exception(trace, source=SOURCE, file="candidate.py")
     assert exception(trace, source="", file="candidate.py")
 
@@ -193,12 +193,12 @@ def test_a_traceback_that_is_none_is_told_as_it_is(trace: str) -> None:
         ("\x1b[0m\n \r\n\ufe0f", "no message"),
     ],
 )
-def test_the_last_line_is_one_that_can_be_read(text: str, line: str) -> None:
+def test_last_line_is_the_last_one_with_visible_text(text: str, line: str) -> None:
     assert last_line(text) == line
     assert exception(f'  File "candidate.py", line 2\n    x\n{text}', source=SOURCE, file="candidate.py").strip()
 
 
-def test_an_exception_of_which_nothing_can_be_shown_is_told_with_its_place() -> None:
+def test_exception_without_a_visible_message_is_reported_with_its_line() -> None:
     trace = 'Traceback (most recent call last):\n  File "candidate.py", line 4, in forward\n    x\n\x1b[0m\n'
     assert exception(trace, source=SOURCE, file="candidate.py") == (
         "an exception without a message\nat line 4, in forward: return helper(x)"
@@ -223,7 +223,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_facts_of_kernels_are_kept_as_they_are(name: str) -> None:
+def test_kernel_facts_are_kept_except_that_long_names_are_cut(name: str) -> None:
     facts = [
         KernelFacts(name),
         KernelFacts(name, registers=40),
@@ -233,12 +233,12 @@ def test_facts_of_kernels_are_kept_as_they_are(name: str) -> None:
     ]
     text = "\n".join(map(str, facts))
     shown = demangled(name)
-    if len(shown) > MAX_KERNEL_NAME:  # its beginning: a long name could hold a message to the model
+    if len(shown) > MAX_KERNEL_NAME:  # cut, since a long name could hold a message to the model
         shown = f"{shown[: MAX_KERNEL_NAME - 4]} ..."
     assert only_facts(text) == text.replace(demangled(name), shown)
 
 
-def test_facts_of_a_kernel_with_a_very_long_name_keep_its_beginning() -> None:
+def test_very_long_kernel_name_is_cut_to_its_beginning() -> None:
     mangled = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_16tanh_kernel_cudaERNS_"
     mangled += "18TensorIteratorBaseEENKUlvE0_clEvENKUlvE0_clEvEUlfE_EEvS4_RKT_EUliE_EEviT1_"
     assert len(demangled(mangled)) > MAX_KERNEL_NAME
@@ -276,7 +276,7 @@ def test_facts_of_a_kernel_with_a_very_long_name_keep_its_beginning() -> None:
         "",
     ],
 )
-def test_what_is_no_fact_of_a_kernel_is_dropped(line: str) -> None:
+def test_line_that_is_no_kernel_fact_is_dropped(line: str) -> None:
     assert only_facts(line) == ""
     assert only_facts(f"k: 1 registers\n{line}\nl: nothing is known") == "k: 1 registers\nl: nothing is known"
 
@@ -284,7 +284,7 @@ def test_what_is_no_fact_of_a_kernel_is_dropped(line: str) -> None:
 @pytest.mark.parametrize(
     "piece", ["a", "> ", ", ", "unsigned ", "void ", "1 registers, ", ": ", "[clone .", " (*", "\n"]
 )
-def test_facts_are_found_in_no_time(piece: str) -> None:
+def test_long_text_is_searched_for_kernel_facts_within_a_second(piece: str) -> None:
     begin = time.process_time()
     only_facts(piece * (65536 // len(piece)))
     only_facts(piece * (65536 // len(piece)) + ": 1 registers")
@@ -321,7 +321,7 @@ ninja: build stopped: subcommand failed.
 """
 
 
-def test_nvccs_errors_and_nothing_else() -> None:
+def test_nvcc_output_is_reduced_to_its_distinct_errors() -> None:
     assert compile_error(NVCC).splitlines() == [
         'cuda.cu(20): error: identifier "blockIdX" is undefined',
         "      int i = blockIdX.x;",
@@ -332,7 +332,7 @@ def test_nvccs_errors_and_nothing_else() -> None:
     ]
 
 
-def test_gccs_errors_with_their_notes_and_without_colours_and_includes() -> None:
+def test_gcc_output_is_reduced_to_errors_and_notes_without_colours_and_includes() -> None:
     output = (
         "In file included from /usr/include/torch/extension.h:5,\n                 from /tmp/k/main.cpp:1:\n"
         "/tmp/k/main.cpp: In function \x1b[1m'int f()'\x1b[m:\n"
@@ -351,7 +351,7 @@ def test_gccs_errors_with_their_notes_and_without_colours_and_includes() -> None
     ]
 
 
-def test_ptxas_and_mlir_errors_are_errors() -> None:
+def test_errors_of_ptxas_and_mlir_are_recognised() -> None:
     assert compile_error("x\nptxas error   : Entry function 'k' uses too much shared data (0x20000 bytes)\ny") == (
         "ptxas error   : Entry function 'k' uses too much shared data (0x20000 bytes)\ny"
     )
@@ -369,14 +369,14 @@ def test_errors_that_do_not_fit_are_counted() -> None:
     assert len(text) <= 300
 
 
-def test_without_any_error_the_end_stays() -> None:
+def test_compiler_output_without_an_error_is_cut_to_its_end() -> None:
     text = compile_error("begin\n" + "nothing\n" * 1000 + "Killed", budget=100)
     assert text.endswith("Killed")
     assert "begin" not in text
     assert compile_error("") == compile_error("\n[1/2] nvcc -c x\n") == "the compiler failed without a message"
 
 
-# Any text
+# Cleaning of any text
 
 garbage = st.text(st.characters(exclude_categories=()), max_size=300) | st.text(
     "\x1b[]m/ab:\n\r<|>(1)error^~", max_size=300
@@ -392,7 +392,7 @@ INVISIBLE = [chr(c) for c in (0x3164, 0x115F, 0x1160, 0xFFA0, 0xFE00, 0xFE0F, 0x
 
 @settings(max_examples=300, deadline=None)
 @given(garbage, st.integers(0, MAX_FEEDBACK))
-def test_everything_stays_in_its_budget_and_printable(text: str, budget: int) -> None:
+def test_feedback_stays_within_its_budget_and_printable(text: str, budget: int) -> None:
     told = [bounded(text, budget), compile_error(text, budget=budget)[:budget]]
     if budget >= 100:
         told.append(exception(text, source=text, file="a", budget=budget))
@@ -405,7 +405,7 @@ def test_everything_stays_in_its_budget_and_printable(text: str, budget: int) ->
 
 
 @pytest.mark.parametrize("token", TOKENS)
-def test_a_token_of_a_chat_template_is_broken(token: str) -> None:
+def test_chat_template_token_is_broken_up(token: str) -> None:
     half = len(token) // 2
     for text in (
         token,
@@ -425,13 +425,13 @@ def test_a_token_of_a_chat_template_is_broken(token: str) -> None:
     st.lists(st.sampled_from([*TOKENS, *"<>[]|/s", "\x1b[0m", "\ufe0f", "\r", "INST", "SYS>>", "/a/"]), max_size=12),
     st.integers(0, 200),
 )
-def test_no_token_is_put_together_from_what_is_left_of_others(pieces: list[str], budget: int) -> None:
+def test_cleaning_never_joins_pieces_of_text_into_a_chat_token(pieces: list[str], budget: int) -> None:
     for said in (harmless("".join(pieces)), bounded("".join(pieces), budget)):
         assert not [token for token in TOKENS if token in said]
 
 
 @pytest.mark.parametrize("character", INVISIBLE)
-def test_what_nobody_sees_goes(character: str) -> None:
+def test_invisible_characters_are_removed(character: str) -> None:
     assert harmless(f"a{character}b{character}") == "ab"
 
 
@@ -445,11 +445,11 @@ def test_what_nobody_sees_goes(character: str) -> None:
         "void f<short>(s)",
     ],
 )
-def test_code_without_a_token_is_left_alone(text: str) -> None:
+def test_code_without_a_chat_token_is_left_unchanged(text: str) -> None:
     assert harmless(text) == text
 
 
-def test_a_text_that_fits_is_left_alone() -> None:
+def test_text_that_fits_the_budget_is_left_unchanged() -> None:
     text = "line\n  indented\ttabs é 漢 ✓\n\nlast"
     assert bounded(text) == text
     assert bounded("x" * 100, 100) == "x" * 100
@@ -473,14 +473,14 @@ def test_a_text_that_fits_is_left_alone() -> None:
         ("\u202eevil", "?evil"),
     ],
 )
-def test_paths_colours_and_tokens_go(text: str, clean: str) -> None:
+def test_folders_and_colours_are_removed_and_chat_tokens_broken_up(text: str, clean: str) -> None:
     assert harmless(text) == clean
 
 
 @pytest.mark.parametrize(
     "piece", ["a", "/a", "\x1b]", "\x1b[", "\r", "<|", " ", "\n", "error: x\n", "  from a:1\n", '  File "', "1 "]
 )
-def test_megabytes_of_anything_are_cleaned_in_no_time(piece: str) -> None:
+def test_megabytes_of_text_are_cleaned_within_ten_seconds(piece: str) -> None:
     text = piece * (5_000_000 // len(piece))
     begin = time.process_time()
     bounded(text)
@@ -489,6 +489,6 @@ def test_megabytes_of_anything_are_cleaned_in_no_time(piece: str) -> None:
     assert time.process_time() - begin < 10
 
 
-def test_a_budget_beyond_what_a_verdict_takes_is_refused() -> None:
+def test_budget_above_the_limit_of_a_verdict_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^budget must be between 0 and 4000 characters; got 4001$"):
         bounded("x", MAX_FEEDBACK + 1)

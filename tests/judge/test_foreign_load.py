@@ -1,4 +1,4 @@
-"""Another program keeps the GPU busy: it slows candidate and reference alike, so a speedup stays what it was."""
+"""Another program keeps the GPU busy. It slows candidate and reference equally, and must not raise a speedup."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ CONFIG = JudgeConfig(timed_calls=50, timing_s=5.0, profile=False, checks=2, work
 
 
 def like_itself(verdict: Verdict) -> float:
-    """The reference as candidate: its interval holds 1, but for 2%; estimates were up to 13% away."""
+    """Check that the interval of the reference as candidate contains 1, within 2%. Return the estimate of the speedup;
+    estimates were up to 13% away from 1."""
     assert verdict.correct, verdict.reason
     assert verdict.speedup is not None
     assert verdict.speedup_low is not None
@@ -65,7 +66,8 @@ def slower_than_one(verdict: Verdict) -> None:
 
 
 def speedup_of_nine(judge: Judge) -> float:
-    """Of a candidate that computes everything twice; the median, since one is up to a fifth away from another."""
+    """Return the median speedup of nine examinations of a candidate that computes everything twice. Single speedups
+    differ by up to a fifth."""
     found = [judge.evaluate(TASK, TWICE, "torch") for _ in range(9)]
     for one in found:
         slower_than_one(one)
@@ -74,8 +76,8 @@ def speedup_of_nine(judge: Judge) -> float:
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> None:
-    """Once it is judged. Until then, its first call may run beside the timing of another candidate."""
+def test_gpu_work_that_a_candidate_leaves_behind_does_not_slow_later_timings(device: str) -> None:
+    """The work ends with the examination. Until then, the first call may run beside the timing of another candidate."""
     burner = next(one for one in corpus.hostile() if one.name == "h40_gpu_burner")
     task = Task(id=burner.task.name, source="corpus", reference=burner.task.source)
     with Judge(device, config=CONFIG) as judge:
@@ -89,7 +91,7 @@ def test_a_burner_that_a_candidate_leaves_behind_slows_nobody(device: str) -> No
 
 @contextmanager
 def burning(device: str) -> Iterator[None]:
-    """A program that is no candidate uses the GPU all the time."""
+    """Run a program that is no candidate and uses the GPU all the time."""
     with subprocess.Popen([sys.executable, "-c", BURNER, device], stdout=subprocess.PIPE) as burner:
         try:
             assert burner.stdout is not None
@@ -101,7 +103,7 @@ def burning(device: str) -> Iterator[None]:
 
 @pytest.mark.gpu
 @pytest.mark.timeout(120)
-def test_a_program_that_uses_the_gpu_beside_the_clock_is_noticed(device: str) -> None:
+def test_clock_notices_another_program_that_uses_the_gpu(device: str) -> None:
     found = RequestClock.__new__(RequestClock)
     found.flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
     found.device = torch.device(device)
@@ -125,7 +127,7 @@ def test_a_program_that_uses_the_gpu_beside_the_clock_is_noticed(device: str) ->
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-def test_candidates_that_leave_work_to_the_gpu_at_the_same_time_gain_nothing(device: str) -> None:
+def test_candidates_that_leave_work_on_the_gpu_at_the_same_time_gain_nothing(device: str) -> None:
     hostile = [one for one in corpus.hostile() if one.name.startswith("h40_gpu")]
     pairs = [(Task(id="load", source="corpus", reference=one.task.source), one.source, one.backend) for one in hostile]
     config = CONFIG.model_copy(update={"workers": 6, "timing_s": 1.0, "timed_calls": 20})
@@ -138,8 +140,8 @@ def test_candidates_that_leave_work_to_the_gpu_at_the_same_time_gain_nothing(dev
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-def test_load_from_elsewhere_makes_no_candidate_faster_than_the_reference(device: str) -> None:
-    """The GPU is shared by slices of time, for which both wait alike: speedups are pulled towards 1."""
+def test_load_of_another_program_makes_no_candidate_faster_than_the_reference(device: str) -> None:
+    """Candidate and reference wait equally for the time slices of the other program, so speedups move towards 1."""
     with burning(device), Judge(device, config=CONFIG) as judge:
         like_itself(judge.evaluate(TASK, SAME, "torch"))
         slower = judge.evaluate(TASK, TWICE, "torch")

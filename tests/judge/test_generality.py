@@ -1,4 +1,4 @@
-"""What a verdict says about other sizes, other weights, other modes, and the library's part."""
+"""Other sizes, the library's share of the work, the families of inputs, and how parameters are loaded."""
 
 from __future__ import annotations
 
@@ -35,20 +35,22 @@ def judged(name: str, **changes: object) -> Verdict:
     ("hidden_shapes", "outcome", "says"),
     [("flag", Outcome.CORRECT, True), ("require", Outcome.RUNTIME_ERROR, False), ("off", Outcome.CORRECT, False)],
 )
-def test_an_error_on_other_sizes(hidden_shapes: str, outcome: Outcome, says: bool) -> None:
+def test_hidden_shapes_setting_decides_how_an_error_on_other_sizes_counts(
+    hidden_shapes: str, outcome: Outcome, says: bool
+) -> None:
     verdict = judged("softmax_for_8_rows", hidden_shapes=hidden_shapes)
     assert verdict.outcome is outcome
     assert (verdict.specialised is not None) == says
     assert not says or "AssertionError" in str(verdict.specialised)
 
 
-def test_a_general_candidate_is_not_special_and_gives_the_same_bits() -> None:
+def test_general_candidate_is_not_specialised_and_is_deterministic() -> None:
     verdict = judged("softmax_row", hidden_shapes="flag")
     assert (verdict.correct, verdict.specialised, verdict.deterministic) == (True, None, True)
     assert (verdict.library_share, verdict.aliases_input, verdict.clock_note) == (0.0, False, None)
 
 
-def test_a_candidate_that_overwrites_its_last_output_is_told_from_one_that_remembers_it() -> None:
+def test_verdict_says_whether_a_candidate_overwrites_its_last_output() -> None:
     one = next(candidate for candidate in corpus.honest() if candidate.name == "elu_workspace")
     remembers = one.source.replace("if self.workspace.shape != x.shape:", "if True:")
     assert remembers != one.source
@@ -58,10 +60,10 @@ def test_a_candidate_that_overwrites_its_last_output_is_told_from_one_that_remem
     assert [(one.outcome, one.reuses_output) for one in verdicts] == [(Outcome.CORRECT, True), (Outcome.CORRECT, False)]
 
 
-# ---- the library's part
+# ---- the library's share of the work
 
 
-def test_a_product_by_the_library_has_to_be_allowed() -> None:
+def test_library_product_is_rejected_unless_the_settings_allow_it() -> None:
     refused = judged("linear_relu_epilogue")
     assert refused.outcome is Outcome.REJECTED
     assert "of the arithmetic" in str(refused.reason)
@@ -82,7 +84,7 @@ def test_every_family_changes_inputs_and_keeps_their_shape(family: str) -> None:
     assert made.isfinite().all()
 
 
-def test_what_the_families_are_made_of() -> None:
+def test_each_input_family_has_its_characteristic_values() -> None:
     own = torch.randn(9, 33, generator=torch.Generator().manual_seed(1))
 
     def made(family: str) -> torch.Tensor:
@@ -97,7 +99,7 @@ def test_what_the_families_are_made_of() -> None:
     assert all(torch.equal(row, own[0]) or row.max() - row.min() < 0.011 for row in ties)
 
 
-def test_zeros_of_parameters_move_and_those_of_buffers_and_tables_do_not() -> None:
+def test_perturb_changes_zeros_of_parameters_but_not_of_buffers_and_tables() -> None:
     module = nn.Module()
     module.weight = nn.Parameter(torch.eye(4))
     module.scale = nn.Parameter(1e-6 * torch.ones(4))
@@ -111,7 +113,7 @@ def test_zeros_of_parameters_move_and_those_of_buffers_and_tables_do_not() -> No
     assert is_table(module.mask, module.mask.clone())
 
 
-def test_bfloat16_allows_little_more_than_its_own_rounding() -> None:
+def test_bfloat16_tolerance_is_at_most_about_three_rounding_errors() -> None:
     y = torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rounded = compare(y.bfloat16(), y).read()
     exact = compare(y, y).read()
@@ -133,16 +135,16 @@ REFERENCE = {"weight": torch.tensor([1.0, 2.0, 3.0]), "bias": torch.tensor([4.0,
 INITIAL = {"weight": 1.0, "bias": 0.0}
 
 
-def test_equal_shapes_are_told_apart_by_their_first_values() -> None:
+def test_parameters_of_equal_shape_are_matched_by_their_initial_values() -> None:
     module = Norm()
     first = {name: one_value(value) for name, value in state_of(module).items()}
-    for _ in range(2):  # the second time their values are others already
+    for _ in range(2):  # in the second round the parameters no longer have their initial values
         assert load_state(module, REFERENCE, False, (), INITIAL, first) is Loaded.BY_ORDER
         assert torch.equal(module.scale, REFERENCE["weight"])
         assert torch.equal(module.shift, REFERENCE["bias"])
 
 
-def test_further_buffers_do_not_keep_anything_from_being_loaded_by_name() -> None:
+def test_extra_buffer_does_not_prevent_loading_by_name() -> None:
     module = nn.Linear(3, 1)
     module.register_buffer("workspace", torch.zeros(5))
     state = {"weight": torch.ones(1, 3), "bias": torch.ones(1)}
@@ -150,13 +152,13 @@ def test_further_buffers_do_not_keep_anything_from_being_loaded_by_name() -> Non
     assert torch.equal(module.weight, state["weight"])
 
 
-def test_a_constant_table_may_be_missing() -> None:
+def test_candidate_may_lack_a_constant_table() -> None:
     state = {"weight": torch.ones(1, 3), "bias": torch.ones(1), "mask": torch.ones(2, 2)}
     assert load_state(nn.Linear(3, 1), state, False) is None
     assert load_state(nn.Linear(3, 1), state, False, ["mask"]) is Loaded.BY_NAME
 
 
-def test_a_hook_of_the_candidate_s_sees_the_reference_s_names() -> None:
+def test_load_hook_of_a_candidate_sees_the_names_of_the_reference() -> None:
     class Joined(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -52,7 +52,7 @@ def test_the_bandwidth_of_a_gpu_that_is_not_in_the_table_is_measured_once(
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA H20"])
-def test_that_is_done_while_the_gpu_is_used_alone_and_before_the_candidate_is_there(
+def test_unknown_bandwidth_is_measured_alone_and_before_the_reference_is_timed(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     events: list[str] = []
@@ -122,11 +122,11 @@ SECOND = "GPU-2000-abcd | 6 | Memory(used=101, total=1000)"
         pytest.param("", [NEITHER, NEITHER, NEITHER], marks=pytest.mark.long),
     ],
 )
-def test_gpus_are_counted_as_cuda_counts_them(fake_nvml: str, visible: str | None, expected: list[str]) -> None:
+def test_gpus_are_numbered_as_cuda_numbers_them(fake_nvml: str, visible: str | None, expected: list[str]) -> None:
     assert answers(fake_nvml, visible) == expected
 
 
-def test_a_machine_without_the_library_knows_nothing() -> None:
+def test_nvml_functions_return_none_without_the_library() -> None:
     if nvml._library() is not None:
         pytest.skip("this machine has NVML")
     assert nvml.uuid() is nvml.minor_number() is nvml.memory() is None
@@ -140,7 +140,7 @@ def test_a_machine_without_the_library_knows_nothing() -> None:
         ("GPU-12", [("GPU-12", 0), ("1", 1)]),
     ],
 )
-def test_without_the_library_processes_see_the_gpu_that_cuda_shows_here(
+def test_without_the_library_gpu_names_and_numbers_come_from_cuda_visible_devices(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[tuple[str, int]]
 ) -> None:
     monkeypatch.setattr(nvml, "_library", lambda: None)
@@ -150,8 +150,8 @@ def test_without_the_library_processes_see_the_gpu_that_cuda_shows_here(
     assert [(nvml.visible_name(gpu), nvml.node_number(gpu)) for gpu in (0, "cuda:1")] == expected
 
 
-def test_importing_it_starts_no_cuda() -> None:
-    """A process that has started the driver cannot be forked into others that use it."""
+def test_importing_the_modules_starts_no_cuda() -> None:
+    """A process that has started the CUDA driver cannot fork processes that use the driver."""
     code = """
         import ctypes, kernel_coder.judge.gpu.facts, kernel_coder.judge.runner.launch_hooks, torch
         not_initialized = 3
@@ -168,11 +168,11 @@ def test_importing_it_starts_no_cuda() -> None:
     assert done.stdout == "False True\n"
 
 
-# ---- a GPU that is there -----------------------------------------------------------------------------------------
+# ---- on a real GPU -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
-def test_the_facts_of_the_gpu_agree_with_what_is_measured(device: str) -> None:
+def test_facts_of_the_gpu_agree_with_a_measurement(device: str) -> None:
     found, measured = gpu_facts(device), measured_bandwidth(device)
     print(f"\n{found}\nmeasured copy {measured / 1e12:.3f} TB/s")
     assert 0.5 * found.bandwidth < measured < found.bandwidth

@@ -1,4 +1,4 @@
-"""Sizes that differ from the task's own: which numbers of a reference they replace, and in which order they come."""
+"""Sizes that differ from the task's own: which numbers of a reference they replace, and which sizes are tried first."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def test_numbers_inside_get_inputs_are_sizes_too(call: str) -> None:
     assert both[0] == both[1]
 
 
-def test_a_batch_of_two_varies_and_a_pair_elsewhere_does_not() -> None:
+def test_size_two_varies_as_the_batch_but_not_as_the_last_dimension() -> None:
     (rows,), *_ = shapes_of("torch.rand(2, 40), torch.rand(2, 40)")[:1], None
     assert all(shape == (1, 40) for shape in rows)
     assert all(shape[-1] == 2 for choice in shapes_of("torch.rand(6, 2), torch.rand(6, 2)") for shape in choice)
 
 
-def test_larger_sizes_alone_begin_behind_the_first_dimension() -> None:
+def test_single_larger_sizes_start_with_the_second_dimension() -> None:
     _, columns, rows, *_ = shapes_of("torch.rand(6, 40), torch.rand(6, 40)", is_larger=True)
     assert all(shape[0] == 6 and shape[1] > 64 for shape in columns)
     assert all(shape[0] > 8 and shape[1] == 40 for shape in rows)
 
 
-def test_the_elements_of_a_tuple_are_sizes() -> None:
+def test_elements_of_a_shape_tuple_are_sizes() -> None:
     source = "import torch\nSHAPE = (6, 40)\ndef get_inputs(): return [torch.rand(SHAPE)]\n"
     space: dict[str, Any] = {}
     exec(source, space)
@@ -72,14 +72,14 @@ def test_the_elements_of_a_tuple_are_sizes() -> None:
     assert rows.description.startswith("SHAPE[0] = ")
 
 
-def test_larger_sizes_lie_behind_the_next_power_of_two() -> None:
+def test_larger_sizes_exceed_the_next_power_of_two() -> None:
     both, *_ = shapes_of("torch.rand(6, 40), torch.rand(6, 40)", is_larger=True)
     assert both[0] == both[1]
     assert both[0][0] > 8
     assert both[0][1] > 64
 
 
-def test_equal_numbers_at_different_places_may_differ() -> None:
+def test_equal_sizes_of_different_dimensions_may_become_different() -> None:
     assert any(len(set(choice[0])) > 1 for choice in shapes_of("torch.rand([9, 9, 9, 9]), torch.rand([9, 9, 9, 9])"))
 
 
@@ -91,19 +91,19 @@ def test_equal_numbers_at_different_places_may_differ() -> None:
         "torch.rand(5, 7), torch.zeros(5, dtype=torch.long)",
     ],
 )
-def test_sizes_beside_integers_stay_since_these_may_be_indices(inputs: str) -> None:
+def test_sizes_stay_if_an_input_holds_integers_that_may_be_indices(inputs: str) -> None:
     source = REFERENCE.format(inputs=inputs)
     assert with_named_sizes(source) == source
 
 
-def test_numbers_that_are_no_sizes_stay() -> None:
+def test_numbers_that_are_no_sizes_are_not_replaced() -> None:
     source = REFERENCE.format(inputs="torch.full((5, 7), 300.0), torch.rand(1, 2) * 77")
     assert with_named_sizes(source) == with_named_sizes(with_named_sizes(source))
     assert "77" in with_named_sizes(source)
     assert "was_77" not in with_named_sizes(source)
 
 
-def test_a_batch_that_the_constructor_is_told_stays() -> None:
+def test_batch_size_stays_if_get_init_inputs_returns_the_same_variable() -> None:
     source = REFERENCE.format(inputs="torch.rand(rows, 40), torch.rand(rows, 40)")
     told = source.replace("class Model", "rows = 6\n\n\nclass Model").replace("return []", "return [rows]")
     rng = random.Random(0)

@@ -1,4 +1,4 @@
-"""Kinds of inputs that candidates are checked with."""
+"""The families of inputs that candidates are checked with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernel_coder.judge.examiner.input_families import (
 from kernel_coder.judge.examiner.samples import Sample, SampleMaker
 
 
-def test_every_family_that_can_be_asked_for_can_be_made() -> None:
+def test_every_family_of_the_settings_can_be_made() -> None:
     assert tuple(INPUT_FAMILIES) == FAMILIES
 
 
@@ -36,7 +36,7 @@ def test_a_structured_input_has_an_outlier_every_time(shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("family", [name for name in INPUT_FAMILIES if name != "own"])
-def test_a_pattern_that_an_input_has_to_keep_is_kept(family: str) -> None:
+def test_families_keep_whole_numbers_and_sorted_rows(family: str) -> None:
     rng = torch.Generator().manual_seed(0)
     for whole in (torch.randint(0, 10, (4, 6)).float(), (torch.rand(5, 5) > 0.5).half(), torch.rand(40).sign() * -1):
         whole[0] = 2
@@ -57,15 +57,15 @@ def test_a_pattern_that_an_input_has_to_keep_is_kept(family: str) -> None:
     ("inexact", "reaches", "kept"),
     [
         ([], [1.0], 1.0),
-        ([0], [1.0, 1.0], 1.0),  # by chance
+        ([0], [1.0, 1.0], 1.0),  # inexact once, by chance
         ([0, 1], [1.0, 1.0, 0.6], 0.6),
         ([0, 1, 2, 3], [1.0, 1.0, 0.6, 0.3, 0.0], 0.0),
     ],
 )
-def test_a_family_reaches_less_far_only_if_the_reference_is_inexact_twice(
+def test_reach_of_a_family_shrinks_only_after_the_reference_is_inexact_twice(
     monkeypatch: pytest.MonkeyPatch, inexact: list[int], reaches: list[float], kept: float
 ) -> None:
-    """Otherwise one softmax task in ten would lose the rows below -10,000, and a wrong padding would pass."""
+    """Otherwise one softmax task in ten would get no row below -10,000, and wrong padding would pass."""
     maker, asked, sample = SampleMaker(SimpleNamespace(), "fp32"), list[float](), object.__new__(Sample)  # type: ignore[arg-type]
 
     def try_sample(family: str, get_inputs: None, reach: float) -> Sample | str:
@@ -81,13 +81,13 @@ def test_a_family_reaches_less_far_only_if_the_reference_is_inexact_twice(
     assert asked == [kept]
 
 
-def test_one_number_is_not_always_an_outlier() -> None:
+def test_structured_input_of_one_number_is_not_always_an_outlier() -> None:
     rng = torch.Generator().manual_seed(0)
     assert any(float(of_family("structured", torch.rand(()), rng)) < 1 for _ in range(20))
 
 
-def test_a_pattern_is_what_all_numbers_say_whatever_the_first_ones_seem_to_say() -> None:
-    """Against the definitions, read over every element; shapes and values at random, patterns broken at one place."""
+def test_pattern_of_an_input_agrees_with_definitions_over_all_elements() -> None:
+    """Shapes and values are random. Some inputs break a pattern in one element only."""
     torch.manual_seed(0)
     shapes = [(), (1,), (2,), (3,), (40,), (5, 5), (3, 7), (2, 4, 4), (1500,), (2, 1200), (1, 1)]
     seen = set()

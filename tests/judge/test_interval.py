@@ -1,4 +1,4 @@
-"""What an interval promises, on measurements that were drawn."""
+"""Confidence intervals of speedups, on random measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 32
 
 
 def times(draw: np.random.Generator, ms: float, noise: float) -> list[float]:
-    """Of calls on a machine that others use too: the clock drifts, and one call in twelve is held up."""
+    """Return times of calls on a shared machine: the clock drifts, and one call in twelve is delayed."""
     drift = 1 + noise / 2 * np.sin(draw.uniform(0, 6) + np.linspace(0, draw.uniform(1, 9), ROUNDS))
     held_up = 1 + draw.exponential(10 * noise, ROUNDS) * (draw.random(ROUNDS) < 1 / 12)
     return list(ms * drift * held_up * np.exp(draw.normal(0, noise, ROUNDS)))
@@ -34,14 +34,14 @@ def test_the_true_speedup_is_in_the_interval(noise: float, speedup: float) -> No
 
 @pytest.mark.parametrize("noise", [0.002, 0.01, 0.05])
 def test_the_best_of_two_hundred_copies_gains_nothing_beyond_the_noise(noise: float) -> None:
-    """A search that keeps the luckiest of many copies of the reference is paid by the lower bound."""
+    """A search may keep the luckiest of many copies of the reference. The lower bound counts, so that gains nothing."""
     draw = np.random.default_rng(0)
     found = [speedup_interval(times(draw, 1.0, noise), times(draw, 1.0, noise)) for _ in range(200)]
     assert max(one.low for one in found) <= 1 + noise / 2
     assert max(one.median for one in found) > max(one.low for one in found)
 
 
-def test_the_orders_enclose_a_median_as_often_as_they_say() -> None:
+def test_bounds_contain_the_median_as_often_as_their_confidence_says() -> None:
     for count in (8, 11, 32, 101):
         k = order_of_bound(count, 0.95)
         draw = np.random.default_rng(count)
@@ -55,13 +55,13 @@ def test_equal_times_have_an_interval_as_wide_as_the_resolution() -> None:
     assert one == Interval(1.0, pytest.approx(1 / 1.005), pytest.approx(1.005))
 
 
-def test_the_order_of_measurements_is_no_matter_for_a_median_but_for_the_noise() -> None:
+def test_order_of_measurements_changes_the_noise_but_not_the_interval_of_the_median() -> None:
     values = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
     assert all(median_interval(each) == median_interval(values) for each in itertools.permutations(values))
     assert noise_of(values) == 1.0
     assert noise_of([1.0, 1.0, 2.0, 2.0]) == 0.005
 
 
-def test_no_measurements_have_no_median() -> None:
+def test_median_of_no_measurements_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         median_interval([])

@@ -1,4 +1,4 @@
-"""``python -m kernel_coder.judge``: what is printed where, exit codes, and runs that end in the middle."""
+"""``python -m kernel_coder.judge``: its output, its exit codes, and runs that are interrupted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def mistake(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.HARNESS_FAILED])
-def test_json_is_one_verdict_on_stdout_and_any_verdict_is_success(
+def test_json_flag_prints_one_verdict_and_the_exit_code_is_0_for_every_outcome(
     outcome: Outcome, fake: list[FakeJudge], one: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(one(f"# outcome: {outcome}", "--json", "-v")) == 0
@@ -139,7 +139,7 @@ def test_text_has_speedup_and_share() -> None:
     ]
 
 
-def test_harness_failure_has_its_own_code_and_still_a_verdict(
+def test_harness_failure_prints_a_verdict_and_has_its_own_exit_code(
     fake: list[FakeJudge], one: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(one("# outcome: harness_failed", "--json")) == 3
@@ -150,8 +150,8 @@ def test_harness_failure_has_its_own_code_and_still_a_verdict(
     assert err.splitlines()[-1] == "error: the judge failed: the judge is broken"
 
 
-def test_nothing_else_reaches_stdout(one: Callable[..., list[str]]) -> None:
-    """Not even what a library or a child process prints."""
+def test_only_the_verdict_reaches_stdout(one: Callable[..., list[str]]) -> None:
+    """Output of libraries and child processes goes to stderr."""
     code = (
         "import os, sys, kernel_coder.judge.supervisor.open\n"
         "from fake_judge import FakeJudge\n"
@@ -176,7 +176,7 @@ def test_nothing_else_reaches_stdout(one: Callable[..., list[str]]) -> None:
     assert all(word in ended.stderr for word in ("python", "shell", "descriptor"))
 
 
-def test_mistakes_are_one_sentence_that_names_the_argument(
+def test_invalid_argument_is_named_in_a_one_sentence_error(
     fake: list[FakeJudge], one: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*more: str) -> str:
@@ -240,7 +240,7 @@ def test_admit_says_why_a_task_is_refused(
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    """Four pairs, in every way in which sources can be given."""
+    """Four pairs that show every way to give the sources."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "relu.py").write_text(REFERENCE)
     (tmp_path / "code" / "new.py").write_text("# outcome: correct")
@@ -282,7 +282,7 @@ def test_pairs_get_verdicts_in_order_with_their_other_keys(
     assert fake[0].judged[0] == "# outcome: correct"
 
 
-def test_rerun_judges_nothing_twice(fake: list[FakeJudge], pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rerun_judges_no_pair_twice(fake: list[FakeJudge], pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command(pairs)) == 0
     before = pairs.with_name("out.jsonl").read_bytes()
     assert main(command(pairs, "--workers", "1")) == 0
@@ -292,7 +292,7 @@ def test_rerun_judges_nothing_twice(fake: list[FakeJudge], pairs: Path, capsys: 
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2.5, 3.999])
-def test_run_that_was_killed_goes_on_to_the_same_file(fake: list[FakeJudge], pairs: Path, kept: float) -> None:
+def test_run_that_was_killed_continues_to_the_same_output_file(fake: list[FakeJudge], pairs: Path, kept: float) -> None:
     out = pairs.with_name("out.jsonl")
     assert main(command(pairs)) == 0
     whole = out.read_bytes()
@@ -317,8 +317,8 @@ def test_changed_input_is_refused(fake: list[FakeJudge], pairs: Path, capsys: py
     assert len(fake) == 1
 
 
-def test_what_the_harness_failed_on_is_judged_again(fake: list[FakeJudge], pairs: Path) -> None:
-    """A candidate without a verdict is judged by the next run. Its line keeps its place in the file."""
+def test_pair_on_which_the_harness_failed_is_judged_again(fake: list[FakeJudge], pairs: Path) -> None:
+    """The next run judges the pair again. Its line keeps its place in the file."""
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
     rows[1]["candidate"] = "# outcome: harness_failed"
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -326,7 +326,7 @@ def test_what_the_harness_failed_on_is_judged_again(fake: list[FakeJudge], pairs
     assert main(command(pairs)) == 3
     assert fake[1].judged == ["# outcome: harness_failed"]
     out = pairs.with_name("out.jsonl")
-    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:3]))  # and the last one is new
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:3]))  # the last pair has no line any more
     mended = FakeJudge.evaluate
 
     def evaluate(self: FakeJudge, task: Any, candidate: str, backend: str | None = None) -> Verdict:
@@ -362,7 +362,9 @@ def test_broken_line_is_named_before_anything_is_judged(
     assert fake == []
 
 
-def test_mistakes_about_the_output_file(fake: list[FakeJudge], pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_pairs_or_output_file_is_refused(
+    fake: list[FakeJudge], pairs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--pairs", str(pairs), "--out", str(pairs)]
     assert mistake(arguments, capsys).startswith("--out must be another file than --pairs")
     assert "cannot be written" in mistake([*arguments[:3], str(pairs.parent / "no" / "out.jsonl")], capsys)
@@ -373,7 +375,7 @@ def test_mistakes_about_the_output_file(fake: list[FakeJudge], pairs: Path, caps
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_keeps_what_is_done(
+def test_run_that_is_ended_by_a_signal_keeps_its_verdicts(
     number: signal.Signals,
     fake: list[FakeJudge],
     pairs: Path,
@@ -425,7 +427,7 @@ def test_real_verdicts_on_the_cpu(one: Callable[..., list[str]], capsys: pytest.
     assert json.loads(capsys.readouterr().out) == {"task": ANY, "admitted": True, "reason": None}
 
 
-def test_closing_does_not_wait_for_a_candidate_if_something_went_wrong() -> None:
+def test_closing_after_an_exception_does_not_wait_for_candidates() -> None:
     endless = "class ModelNew: pass\nwhile True: pass"
     started = time.monotonic()
     try:

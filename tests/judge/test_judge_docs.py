@@ -1,4 +1,4 @@
-"""docs/judge.md names everything that there is, and nothing else."""
+"""docs/judge.md describes the layers, settings, outcomes, fields and commands that exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "judge.md").read_text()
 
 
 def rows(heading: str) -> list[str]:
-    """What stands in backquotes in the first column of the first table below a heading."""
+    """Return the names in backquotes in the first column of the first table below a heading."""
     section = PAGE[PAGE.index(f"\n{heading}\n") :]
     table = section[section.index("\n| ") :].split("\n\n")[0]
     return [name for row in table.strip().splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]

@@ -18,7 +18,9 @@ CONFIG = JudgeConfig(workers=2)
 
 
 class Slow:
-    """A judge whose candidates say how long they take; ``lost`` says which devices are out of service."""
+    """A fake judge. A candidate is the number of seconds that judging it takes. ``lost`` names the devices that are out
+    of service.
+    """
 
     lost: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
@@ -68,7 +70,7 @@ def pool(devices: list[str], **changes: Any) -> JudgePool:
     return JudgePool(devices, "triton", config=CONFIG, make_judge=type("Made", (Slow,), changes))
 
 
-def test_verdicts_come_in_order_and_every_device_works() -> None:
+def test_verdicts_come_in_order_and_every_device_is_used() -> None:
     delays = ["0.05", "0.0", "0.03", "0.01"] * 6
     with pool(["cuda:1", "cuda:2", "cuda:3"]) as judge:
         found = list(judge.evaluate_many(("task", delay) for delay in delays))
@@ -77,7 +79,7 @@ def test_verdicts_come_in_order_and_every_device_works() -> None:
     assert [one.closed for one in judge.judges] == [[True]] * 3  # type: ignore[attr-defined]
 
 
-def test_a_candidate_goes_where_the_fewest_are_at_work() -> None:
+def test_candidate_goes_to_the_device_with_the_fewest_running_candidates() -> None:
     with pool(["cuda:1", "cuda:2"]) as judge:
         slow = threading.Thread(target=judge.evaluate, args=("task", "0.5"))
         slow.start()
@@ -88,14 +90,14 @@ def test_a_candidate_goes_where_the_fewest_are_at_work() -> None:
     assert places == ["cuda:2"] * 3
 
 
-def test_no_device_is_asked_about_more_than_twice_its_share_at_a_time() -> None:
-    """What waits there finds a worker that has its task ready."""
+def test_device_gets_at_most_two_candidates_per_worker_at_a_time() -> None:
+    """A candidate that waits at a device can get a worker that has its task ready."""
     with pool(["cuda:1", "cuda:2"]) as judge:
         list(judge.evaluate_many([("task", "0.01")] * 24))
     assert [one.most for one in judge.judges] == [2 * CONFIG.workers] * 2  # type: ignore[attr-defined, operator]
 
 
-def test_takes_no_more_pairs_than_twice_what_it_works_on() -> None:
+def test_pool_takes_at_most_two_pairs_per_worker_ahead_of_the_verdicts() -> None:
     taken: list[int] = []
 
     def pairs() -> Any:
@@ -136,11 +138,11 @@ def test_a_device_out_of_service_loses_no_candidate() -> None:
         assert judge.evaluate("task", "0.0").outcome is Outcome.HARNESS_FAILED
 
 
-def test_the_judge_says_so_when_it_gives_a_device_up() -> None:
+def test_judge_reports_a_lost_device_with_the_words_that_the_pool_looks_for() -> None:
     assert LOST in inspect.getsource(kernel_coder.judge.supervisor.judge.Judge._probe_device)
 
 
-def test_candidates_that_wait_on_any_device_are_given_up() -> None:
+def test_give_up_waiting_reaches_the_judge_of_every_device() -> None:
     with pool(["cuda:1", "cuda:2"]) as judge:
         judge.give_up_waiting()
     assert [one.given_up for one in judge.judges] == [1, 1]  # type: ignore[attr-defined]
@@ -160,7 +162,7 @@ def test_a_judge_that_cannot_be_opened_closes_the_others() -> None:
     assert made[0].closed == [False]
 
 
-def test_an_exception_inside_gives_verdicts_up() -> None:
+def test_exception_inside_the_block_closes_all_judges_without_waiting() -> None:
     judge = pool(["cuda:1", "cuda:2"])
     with pytest.raises(KeyError), judge:
         raise KeyError("stopped")
@@ -170,17 +172,17 @@ def test_an_exception_inside_gives_verdicts_up() -> None:
 @pytest.mark.parametrize(
     "text", ["gpu", "cuda:x", "cpu,cuda:1", "cuda:1,cuda:1", "cuda,cuda:0", "cuda:1,", "cpu:0", ""]
 )
-def test_refuses_what_are_no_devices(text: str) -> None:
+def test_invalid_list_of_devices_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="device"):
         devices_of(text)
 
 
-def test_workers_are_counted_by_device() -> None:
+def test_parallel_counts_the_workers_of_all_devices() -> None:
     assert parallel("cuda:1,cuda:2,cuda:3", CONFIG) == 6
     assert parallel("cpu", CONFIG) == 2
 
 
-def test_one_device_is_a_plain_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_device_opens_a_plain_judge_and_several_open_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (kernel_coder.judge.supervisor.open, kernel_coder.judge.supervisor.pool):
         monkeypatch.setattr(module, "Judge", Slow)
     assert isinstance(open_judge("cpu", "triton", config=CONFIG), Slow)

@@ -1,4 +1,4 @@
-"""KernelBench's evaluation function on our judge: its parameters, its result, and the attacks that its tests know."""
+"""KernelBench's evaluation function on our judge: its parameters, its result, and the attacks from its own tests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def closed() -> Iterator[None]:
     close_judges()
 
 
-def test_signature_and_result_are_kernelbenchs() -> None:
+def test_signature_and_result_match_kernelbench() -> None:
     parameters = inspect.signature(eval_kernel_against_ref).parameters
     assert {name: parameters[name].default for name in SIGNATURE} == SIGNATURE
     assert list(parameters)[: len(SIGNATURE)] == list(SIGNATURE)
@@ -102,7 +102,7 @@ def test_signature_and_result_are_kernelbenchs() -> None:
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_every_outcome_has_its_place(outcome: Outcome, fake: list[FakeJudge]) -> None:
+def test_every_outcome_sets_the_fields_of_kernelbenchs_result(outcome: Outcome, fake: list[FakeJudge]) -> None:
     result = eval_kernel_against_ref(REFERENCE, f"# outcome: {outcome}", device="cpu", backend="triton")
     if outcome is Outcome.HARNESS_FAILED:
         assert result is None
@@ -144,7 +144,7 @@ def test_parameters_reach_the_judge(fake: list[FakeJudge]) -> None:
     assert (fake[0].device, fake[0].backend) == ("cpu", "triton")
 
 
-def test_times_are_milliseconds_of_three_digits() -> None:
+def test_times_are_rounded_milliseconds_and_excessive_speedup_is_flagged() -> None:
     times = {"runtimes_ms": (1.0, 2.00049, 3.0), "reference_runtimes_ms": (4.0, 4.0)}
     verdict = example_verdict("correct", speedup=12.0, **times)
     result = result_of(verdict, "cuda:0", JudgeConfig(), 10)
@@ -164,8 +164,8 @@ def test_times_are_milliseconds_of_three_digits() -> None:
     assert (untimed.runtime, untimed.runtime_stats) == (-1.0, {})
 
 
-def test_what_a_rejected_candidate_claims_is_excessive() -> None:
-    """Their test of work on another stream asks for this flag, whatever speed the judge would have measured."""
+def test_rejected_candidate_is_flagged_for_excessive_speedup_if_it_is_timed() -> None:
+    """KernelBench's own test of work on another stream expects this flag, whatever speed the judge would measure."""
     for config, threshold, flagged in [
         (JudgeConfig(), 10, True),
         (JudgeConfig(timing=False), 10, False),
@@ -176,7 +176,7 @@ def test_what_a_rejected_candidate_claims_is_excessive() -> None:
         assert result.metadata.get("excessive_speedup", False) is flagged
 
 
-def test_differences_of_every_output() -> None:
+def test_metadata_holds_the_largest_difference_of_every_output() -> None:
     error = OutputError(
         name="output", elements=4, mismatches=1, max_abs_error=0.5, max_rel_error=1.0, relative_error=0.1
     )
@@ -197,13 +197,13 @@ def test_differences_of_every_output() -> None:
         ({"backend": "cuda"}, "backend cuda needs a GPU"),
     ],
 )
-def test_mistakes_are_named(given: dict[str, object], said: str, fake: list[FakeJudge]) -> None:
+def test_invalid_arguments_are_named_in_the_error(given: dict[str, object], said: str, fake: list[FakeJudge]) -> None:
     with pytest.raises(ValueError, match=said.replace(".", "\\.")):
         eval_kernel_against_ref(REFERENCE, "x", **{"device": "cpu", "backend": "triton", **given})  # type: ignore[arg-type]
     assert fake == []
 
 
-def test_judges_are_kept_by_settings_and_the_oldest_closed(fake: list[FakeJudge]) -> None:
+def test_judges_are_cached_by_settings_and_the_least_recently_used_is_closed(fake: list[FakeJudge]) -> None:
     first = cached_judge("cpu", "triton", JudgeConfig(checks=1))
     for checks in (2, 3, 4):
         cached_judge("cpu", "triton", JudgeConfig(checks=checks))
@@ -248,7 +248,7 @@ def test_scores_follow_kernelbenchs_formulas() -> None:
     assert geometric_mean_speed_ratio_correct_only([1] * 999, [1e6] * 999, [1.0] * 999, 999) == pytest.approx(1e6)
 
 
-# ---- the attacks of their tests, on the real judge -----------------------------------------------------------------
+# ---- the attacks in KernelBench's tests, on the real judge ---------------------------------------------------------
 
 
 def evaluated(source: str, backend: str = "torch") -> KernelExecResult:
@@ -291,7 +291,7 @@ def test_attacks_are_not_correct(attack: str, body: str) -> None:
     assert "verdict" in result.metadata
 
 
-def test_code_that_does_not_compile_is_told_why() -> None:
+def test_metadata_explains_compilation_errors_and_runtime_errors() -> None:
     result = evaluated("import torch\nclass ModelNew(torch.nn.Module:\n    pass")
     assert not result.compiled
     assert "compilation_error" in result.metadata
@@ -301,13 +301,13 @@ def test_code_that_does_not_compile_is_told_why() -> None:
     assert "on purpose" in result.metadata["runtime_error_traceback"]
 
 
-def test_reference_that_says_nothing_is_refused_by_name() -> None:
+def test_reference_with_a_constant_output_is_refused() -> None:
     constant = REFERENCE.replace("torch.matmul(A, B)", "torch.zeros(32, 32)")
     with pytest.raises(ValueError, match="original_model_src cannot be judged against: the task is refused"):
         eval_kernel_against_ref(constant, candidate("return torch.zeros(32, 32)"), device="cpu", backend="torch")
 
 
-# ---- their scripts, unchanged --------------------------------------------------------------------------------------
+# ---- KernelBench's scripts, unchanged ------------------------------------------------------------------------------
 
 
 SCRIPT = """
@@ -318,8 +318,8 @@ print(type(result).__module__, result.correctness)
 """
 
 
-def test_a_script_runs_with_our_evaluation(tmp_path: Path) -> None:
-    """And every process that was started for it is gone when it ends."""
+def test_kernelbench_script_runs_unchanged_on_our_judge(tmp_path: Path) -> None:
+    """The run ends only when every process that inherited its output has ended."""
     (tmp_path / "kernelbench").mkdir()
     (tmp_path / "kernelbench" / "__init__.py").write_text("")
     (tmp_path / "kernelbench" / "eval.py").write_text("KernelExecResult = eval_kernel_against_ref = None\n")
@@ -339,7 +339,7 @@ def test_a_script_runs_with_our_evaluation(tmp_path: Path) -> None:
     assert ended.returncode == 0
 
 
-def test_their_tests_get_our_evaluation_as_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytest_plugin_replaces_kernelbenchs_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = types.ModuleType("kernelbench.eval")
     monkeypatch.setitem(sys.modules, "kernelbench", types.ModuleType("kernelbench"))
     monkeypatch.setitem(sys.modules, "kernelbench.eval", theirs)

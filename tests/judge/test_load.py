@@ -1,4 +1,4 @@
-"""How much longer work takes on a shared GPU than alone, with a simulated GPU, clock and events."""
+"""The load probe: how much longer work takes on a shared GPU than alone. GPU, clock and events are simulated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Record(Protocol):
 
 
 class Fake:
-    """A GPU that is used behind a gate: its clock goes on when the gate is open and something is waited for."""
+    """A simulated GPU behind a gate. Its clock advances when the gate opens and when the probe waits for the GPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, has_gate: bool = True) -> None:
         self.gpu, self.said, self.line = SlicedGpu(2e-3), list[str](), list[Record | float]()
@@ -29,7 +29,7 @@ class Fake:
         class Event:
             def __init__(self, enable_timing: bool) -> None:
                 assert enable_timing
-                assert "shut" not in fake.said  # what is made new may wait for the GPU
+                assert "shut" not in fake.said  # creating an event may wait for the GPU
 
             def record(self) -> None:
                 fake.line.append(self)
@@ -50,7 +50,7 @@ class Fake:
 
     def open(self) -> float:
         self.said.append("open")
-        self.gpu.idle(1e-4)  # launches took so long
+        self.gpu.idle(1e-4)  # launching takes this long
         return self.gpu.now
 
     def synchronize(self, device: object = None) -> None:
@@ -66,7 +66,7 @@ class Fake:
         self.line.append(self.step_s)
 
 
-def test_alone_a_probe_takes_what_its_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_close_to_one_if_no_other_program_uses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(monkeypatch)
     found = LoadProbe(torch.device("cpu"))
     found.now(fake.step)
@@ -76,10 +76,10 @@ def test_alone_a_probe_takes_what_its_steps_take(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("slice_s", [0.5e-3, 2e-3, 12e-3])
-def test_beside_another_program_a_probe_waits_for_slices_of_whatever_length(
+def test_probe_notices_another_program_for_slices_of_any_length(
     monkeypatch: pytest.MonkeyPatch, slice_s: float
 ) -> None:
-    """At its start or in between."""
+    """The probe waits for a slice of the other program, before its first step or between steps."""
     fake = Fake(monkeypatch)
     fake.gpu = SlicedGpu(slice_s)
     fake.gpu.burners["other"] = Burst()
@@ -92,7 +92,7 @@ def test_beside_another_program_a_probe_waits_for_slices_of_whatever_length(
     assert sum(one >= load.LOADED for one in loads) >= 14
 
 
-def test_what_slows_all_steps_alike_is_a_load_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slowdown_of_all_steps_counts_as_load(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(monkeypatch)
     found = LoadProbe(torch.device("cpu"))
     found.now(fake.step)
@@ -101,7 +101,7 @@ def test_what_slows_all_steps_alike_is_a_load_too(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("has_gate", [True, False])
-def test_the_gate_opens_whatever_happens(monkeypatch: pytest.MonkeyPatch, has_gate: bool) -> None:
+def test_gate_opens_even_if_a_step_fails(monkeypatch: pytest.MonkeyPatch, has_gate: bool) -> None:
     fake = Fake(monkeypatch, has_gate)
     found = LoadProbe(torch.device("cpu"))
     assert found.now(fake.step) == pytest.approx(1.0, abs=0.25)
@@ -116,6 +116,6 @@ def test_the_gate_opens_whatever_happens(monkeypatch: pytest.MonkeyPatch, has_ga
 
     with pytest.raises(RuntimeError, match="out of memory"):
         found.now(step)
-    assert asked[0] == []  # a kernel's first launch, which may wait for the GPU
+    assert asked[0] == []  # the gate is still open, because a kernel's first launch may wait for the GPU
     assert asked[1] == ["shut"] * has_gate
     assert fake.said == ["shut", "open"] * has_gate

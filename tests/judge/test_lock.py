@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Iterator[list[int]]:
             os.close(fd)
 
 
-def test_memory_goes_to_as_many_as_fit(files: list[int]) -> None:
+def test_memory_goes_to_as_many_processes_as_fit(files: list[int]) -> None:
     one, two, three = files
     assert GpuTurns(one).reserve(SHARES // 2, 0.0)
     assert GpuTurns(two).reserve(SHARES // 2, 0.0)
@@ -54,8 +54,8 @@ def test_memory_is_free_again_when_the_file_is_closed(files: list[int]) -> None:
     waiting.join()
 
 
-def test_a_process_that_waits_for_more_holds_nothing_meanwhile(files: list[int]) -> None:
-    """Two that hold a part and want all of it do not wait for each other."""
+def test_two_processes_that_hold_a_part_and_want_all_memory_do_not_deadlock(files: list[int]) -> None:
+    """A process that needs more memory first gives back the memory that it holds."""
     turns = [GpuTurns(fd) for fd in files]
     assert turns[0].reserve(SHARES - 2, 0.0)
     assert turns[1].reserve(2, 0.0)
@@ -74,14 +74,14 @@ def test_a_process_that_waits_for_more_holds_nothing_meanwhile(files: list[int])
     assert found == [True, True]
 
 
-def test_a_process_that_gives_up_leaves_what_it_collected_to_others(files: list[int]) -> None:
+def test_process_that_gives_up_waiting_releases_the_memory_that_it_collected(files: list[int]) -> None:
     one, two, three = files
     assert GpuTurns(one).reserve(1, 0.0)
     assert not GpuTurns(two).reserve(SHARES, 0.1)
     assert GpuTurns(three).reserve(SHARES - 1, 0.0)
 
 
-def test_a_process_that_needs_less_than_it_holds_keeps_it_without_waiting(files: list[int]) -> None:
+def test_process_that_needs_less_memory_than_it_holds_returns_the_rest_without_waiting(files: list[int]) -> None:
     one, two, three = (GpuTurns(fd) for fd in files)
     assert one.reserve(SHARES - 1, 0.0)
     assert two.reserve(1, 0.0)
@@ -99,7 +99,7 @@ def test_a_small_task_does_not_wait_for_a_process_that_collects_all_memory(
     assert one.reserve(SHARES - 8, 0.0)
     collecting = threading.Thread(target=lambda: two.reserve(SHARES, 5.0))
     collecting.start()
-    time.sleep(0.1)  # it holds the other 8 and waits
+    time.sleep(0.1)  # the collecting process holds the other 8 shares and waits
     assert one.reserve(SHARES - 16, 0.0)
     assert three.reserve(4, 0.0)
     assert one.reserve(0)
@@ -118,7 +118,7 @@ def test_the_wait_for_memory_is_counted_but_not_reported_to_the_supervisor(files
     assert waits.waited_s > lock.TELL_S + 0.2 > 1.1 > told[0] - 0.05
 
 
-def test_memory_that_is_held_keeps_no_process_from_timing(files: list[int]) -> None:
+def test_reserved_memory_keeps_no_other_process_from_timing(files: list[int]) -> None:
     one, two, _ = files
     assert GpuTurns(one).reserve(SHARES, 0.0)
     with GpuTurns(two).alone():
@@ -129,10 +129,10 @@ def test_memory_that_is_held_keeps_no_process_from_timing(files: list[int]) -> N
 
 @pytest.mark.parametrize("before", [0, 5 << 20])
 @pytest.mark.parametrize(("kib", "left"), [(20, SHARES), (400, SHARES - 5), (3 << 10, 25), (20 << 10, 0)])
-def test_a_task_takes_the_shares_that_it_needs_and_gives_back_what_it_was_only_supposed_to(
+def test_task_reserves_the_shares_that_it_needs_and_returns_the_rest_of_its_estimate(
     files: list[int], monkeypatch: pytest.MonkeyPatch, before: int, kib: int, left: int
 ) -> None:
-    """Of a GPU of 10 MiB, of which 5 are shared out."""
+    """The GPU has 10 MiB of memory. 5 MiB of it are divided into shares."""
     task = PreparedTask.__new__(PreparedTask)
     task.device, task.turns, task.is_large = SimpleNamespace(type="cuda"), GpuTurns(files[0]), False  # type: ignore[assignment]
     task.config = SimpleNamespace(parallel=lambda: 8)  # type: ignore[assignment]
@@ -180,7 +180,7 @@ def test_a_process_that_shares_the_device_for_long_lets_others_time_in_between(
     assert turns.waited_s > waited_s
 
 
-def test_all_that_wait_to_time_do_so_before_another_process_shares_the_device(files: list[int]) -> None:
+def test_process_that_waits_to_time_goes_before_one_that_waits_to_share_the_device(files: list[int]) -> None:
     seen: list[str] = []
 
     def use(fd: int, kind: str) -> None:
@@ -198,8 +198,8 @@ def test_all_that_wait_to_time_do_so_before_another_process_shares_the_device(fi
     assert seen == ["alone", "alone", "shared"]
 
 
-def test_what_was_asked_of_the_device_is_done_before_it_is_released(files: list[int]) -> None:
-    """Otherwise another process would be timed beside that work."""
+def test_device_finishes_the_work_of_a_process_before_it_is_released(files: list[int]) -> None:
+    """Otherwise another process would time its kernels beside that work."""
     one, two, _ = files
     free: list[bool] = []
 
@@ -226,7 +226,7 @@ def test_what_was_asked_of_the_device_is_done_before_it_is_released(files: list[
     assert lock._try(two, lock.DEVICE)
 
 
-def test_waiting_is_reported_once_enough_of_it_has_come_together() -> None:
+def test_waits_are_reported_once_their_sum_exceeds_a_limit() -> None:
     told: list[float] = []
     turns = GpuTurns(on_wait=told.append)
     for seconds in (0.5, 0.5, 0.25, 0.5, 2.0, 0.5):
@@ -235,7 +235,7 @@ def test_waiting_is_reported_once_enough_of_it_has_come_together() -> None:
     assert turns.waited_s == 4.25
 
 
-def test_turns_go_by_another_lock_for_the_time_of_a_request(files: list[int]) -> None:
+def test_turns_use_another_lock_for_the_duration_of_a_request(files: list[int]) -> None:
     one, two, _ = files
     turns = GpuTurns()
     with turns.using(one), turns.alone():
@@ -255,7 +255,7 @@ def test_turns_go_by_another_lock_for_the_time_of_a_request(files: list[int]) ->
 def test_outputs_are_compared_while_no_process_times(
     files: list[int], is_first: bool, in_time: bool, expected: list[str]
 ) -> None:
-    """And calls are made then, but for a first one, which compiles, and one that takes too long."""
+    """Calls also hold the device, except for a first call, which compiles, and a call that takes too long."""
     one, two, _ = files
     seen: list[str] = []
 
@@ -309,7 +309,7 @@ def test_nothing_waits_without_a_lock() -> None:
     assert turns.waited_s == 0.0
 
 
-def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ever(
+def test_await_closed_returns_when_the_pipe_is_closed_or_the_time_limit_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     readings: list[float] = []
@@ -341,7 +341,7 @@ def test_the_other_end_of_a_pipe_is_waited_for_until_it_is_closed_and_not_for_ev
 
 
 class WatchedTurns(GpuTurns):
-    """Turns that know whether one is held."""
+    """Turns that record whether this process shares the device now."""
 
     is_held = False
 

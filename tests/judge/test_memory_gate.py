@@ -1,4 +1,4 @@
-"""Candidates that share a GPU's memory: one that finds too little is judged again, alone."""
+"""Candidates that share a GPU's memory. The judge judges a candidate that finds too little memory again, alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_thread_that_is_alone_has_no_other_beside_it_and_all_threads_get_in() 
     assert gate.inside == 0
 
 
-def test_a_gate_is_left_by_errors_too() -> None:
+def test_thread_leaves_the_gate_when_it_raises_an_exception() -> None:
     gate = MemoryGate()
     for enter in (gate.shared, gate.alone):
         with pytest.raises(KeyError), enter():
@@ -88,7 +88,9 @@ def verdict(outcome: Outcome, reason: str | None = None) -> Verdict:
         (Outcome.CORRECT, None, False),
     ],
 )
-def test_a_lack_of_memory_is_known_by_what_is_said(outcome: Outcome, reason: str | None, short: bool) -> None:
+def test_lack_of_memory_is_recognised_from_the_outcome_or_the_reason(
+    outcome: Outcome, reason: str | None, short: bool
+) -> None:
     assert is_out_of_memory(verdict(outcome, reason)) is short
 
 
@@ -96,14 +98,14 @@ def test_a_lack_of_memory_is_known_by_what_is_said(outcome: Outcome, reason: str
     ("outcome", "reason"),
     [
         (Outcome.OUT_OF_MEMORY, "it ran out of memory"),
-        # Where the memory is full a profiler cannot be started, and an honest candidate's kernels are seen nowhere.
+        # If the memory is full, the profiler records nothing, not even the kernels of an honest candidate.
         (Outcome.REJECTED, "no kernel of its own: the profiler recorded nothing on the device"),
     ],
 )
 def test_a_candidate_that_lacks_memory_is_judged_again_alone(outcome: Outcome, reason: str) -> None:
     beside: list[int] = []
     with Judge("cpu", "torch", config=JudgeConfig(workers=3)) as judge:
-        judge.device = "cuda:0"  # as far as this goes
+        judge.device = "cuda:0"  # the judge takes its device for a GPU
 
         def in_a_slot(maker: Any) -> tuple[Verdict, dict[str, Any]]:
             time.sleep(0.02)
@@ -121,7 +123,7 @@ def test_a_candidate_that_lacks_memory_is_judged_again_alone(outcome: Outcome, r
     assert beside[-1] == 1
 
 
-def test_an_examiner_without_memory_is_asked_once_beside_others_and_as_often_as_configured_alone(
+def test_examiner_that_lacks_memory_is_tried_once_beside_others_then_alone_with_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[bool] = []
@@ -133,7 +135,7 @@ def test_an_examiner_without_memory_is_asked_once_beside_others_and_as_often_as_
         raise ExaminerLost("the Examiner failed: torch.OutOfMemoryError: CUDA out of memory.")
 
     with Judge("cpu", "torch", config=JudgeConfig(workers=2, retries=1)) as judge:
-        judge.device = "cuda:0"  # as far as this goes
+        judge.device = "cuda:0"  # the judge takes its device for a GPU
         monkeypatch.setattr("kernel_coder.judge.supervisor.slot.Slot.examine", examine)
         found = judge.evaluate(REFERENCE, "class ModelNew: x = 1")
         judge.device = "cpu"
@@ -148,7 +150,7 @@ def test_an_examiner_without_memory_is_asked_once_beside_others_and_as_often_as_
         ("torch.OutOfMemoryError: CUDA out of memory.", False, "it is too large for this device: "),
     ],
 )
-def test_task_whose_reference_loses_the_examiner_is_unknown_unless_it_is_too_large(
+def test_admission_is_unknown_if_the_examiner_is_lost_unless_the_task_is_too_large(
     monkeypatch: pytest.MonkeyPatch, said: str, admitted: bool | None, reason: str
 ) -> None:
     examine = Slot.examine
@@ -166,4 +168,4 @@ def test_task_whose_reference_loses_the_examiner_is_unknown_unless_it_is_too_lar
     assert found.admitted is admitted
     assert (found.reason or "").startswith(reason)
     assert found.verdict is None
-    assert candidate.outcome is Outcome.CRASHED  # a candidate may be what the Examiner was lost with
+    assert candidate.outcome is Outcome.CRASHED  # the candidate may have caused the loss of the Examiner

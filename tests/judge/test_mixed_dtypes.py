@@ -1,4 +1,4 @@
-"""A task whose tensors have several dtypes, as in quantized layers: they reach reference and candidate as drawn."""
+"""Tasks whose tensors have several dtypes, as in quantized layers. No tensor is converted for the candidate."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ HEAVY_TAIL = ATTENTION.replace(
         ),
     ],
 )
-def test_a_kernel_for_16_bits_may_round_an_intermediate_value_to_16_bits(
+def test_candidate_for_bfloat16_inputs_may_round_intermediate_values_to_bfloat16(
     judge: Judge, precision: str, reference: str, change: tuple[str, str], outcome: Outcome
 ) -> None:
     candidate = reference.replace(*change)
@@ -156,7 +156,9 @@ IN_PIECES = """
 
 
 @pytest.mark.parametrize(("bits_lost", "outcome"), [(10, Outcome.CORRECT), (14, Outcome.WRONG_OUTPUT)])
-def test_a_product_of_8_bits_may_add_up_like_the_tensor_cores(judge: Judge, bits_lost: int, outcome: Outcome) -> None:
+def test_product_of_8_bit_numbers_may_be_summed_as_coarsely_as_by_tensor_cores(
+    judge: Judge, bits_lost: int, outcome: Outcome
+) -> None:
     """Hopper's tensor cores keep 13 bits after the point of a sum of 8-bit products. That matters for small results."""
     candidate = PRODUCT.replace("class Model(", "class ModelNew(")
     code = IN_PIECES.replace("BITS", str(bits_lost))

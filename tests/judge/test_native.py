@@ -1,4 +1,4 @@
-"""A candidate may be one C++ or CUDA file."""
+"""Candidates that are a single C++ or CUDA file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ torch::Tensor forward(torch::Tensor x, torch::Tensor w, torch::Tensor b, torch::
 """
 
 
-def test_only_what_is_no_python_is_a_file_for_the_compiler() -> None:
+def test_cpp_or_cuda_source_is_recognised_and_python_source_is_not() -> None:
     quoted = 'import torch\nsource = """\n#include <vector>\n"""\n'
     assert is_native(CPP, "cpp")
     assert is_native(CUDA, "cuda")
@@ -87,7 +87,7 @@ GUARD = "c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard(c10::Dispat
         (["at::cpu::_softmax(at::Tensor const&, long, bool)"], ["at::cpu::_softmax"]),
         (["at::native::mm(at::Tensor const&)"], ["at::native::mm"]),
         (["at::_ops::mm::redispatch(c10::DispatchKeySet, at::Tensor const&)"], ["at::_ops::mm::redispatch"]),
-        ([GUARD, "at::_ops::mm::call(at::Tensor const&)"], []),  # a call is watched
+        ([GUARD, "at::_ops::mm::call(at::Tensor const&)"], []),  # the audit sees a call
         (
             ["c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey, bool)"],
             ["c10::impl::tls_set_dispatch_key_excluded"],
@@ -106,7 +106,7 @@ GUARD = "c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard(c10::Dispat
         (["my_sgemm_kernel(float*)", "sgemm_blocked(int)"], []),
     ],
 )
-def test_what_is_called_past_torch_s_dispatcher_is_known_by_its_symbol(symbols: list[str], hidden: list[str]) -> None:
+def test_function_called_past_torch_s_dispatcher_is_found_by_its_symbol(symbols: list[str], hidden: list[str]) -> None:
     assert hidden_among(symbols) == hidden
 
 
@@ -117,7 +117,7 @@ PRODUCT = "at::_ops::mm::call(at::Tensor const&)"
     ("symbols", "may"),
     [
         ([GUARD, PRODUCT], True),
-        ([GUARD, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"], False),  # torch::empty has it
+        ([GUARD, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"], False),  # it is in torch::empty
         ([GUARD, "c10::Dispatcher::findSchemaOrThrow(char const*, char const*)"], True),
         (["pthread_create", PRODUCT], True),
         (["GOMP_parallel", PRODUCT], True),
@@ -125,7 +125,7 @@ PRODUCT = "at::_ops::mm::call(at::Tensor const&)"
         (["GOMP_parallel"], False),
     ],
 )
-def test_a_library_that_could_hide_operators_is_watched(symbols: list[str], may: bool) -> None:
+def test_library_that_could_hide_operators_is_recognised(symbols: list[str], may: bool) -> None:
     assert may_hide(symbols) is may
 
 
@@ -158,14 +158,14 @@ def device() -> str:
 
 
 def native_verdicts(device: str, *changes: tuple[str, str]) -> list[Verdict]:
-    """A verdict for each change of a correct file."""
+    """Return a verdict for each change of a correct file."""
     backend, source = ("cuda", CUDA) if device == "cuda" else ("cpp", CPP)
     with Judge(device, backend, config=JudgeConfig(timed_calls=10, workers=2)) as judge:
         return list(judge.evaluate_many([(REFERENCE, source.replace(*change)) for change in changes]))
 
 
 @pytest.mark.long
-def test_a_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(device: str) -> None:
+def test_native_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(device: str) -> None:
     right, without = native_verdicts(device, ("", ""), ("forward(", "backward("))
     assert right.outcome is Outcome.CORRECT, right.reason
     assert without.outcome is Outcome.FORMAT_ERROR
@@ -173,7 +173,7 @@ def test_a_file_is_compiled_and_gets_the_reference_s_state_after_the_inputs(devi
 
 
 @pytest.mark.long
-def test_a_compiler_s_message_is_the_reason(device: str) -> None:
+def test_compiler_error_is_the_reason_of_the_verdict(device: str) -> None:
     (broken,) = native_verdicts(device, ("return out;", "return ou;"))
     assert broken.outcome is Outcome.COMPILE_ERROR
     assert not broken.compiled

@@ -32,10 +32,10 @@ def get_init_inputs():
     return []
 """
 OFTEN_ZERO = DRAWN.format(gate="torch.randn(1).sign()", above=0.0)
-"""Its sign is known from its construction on."""
+"""The gate's sign is drawn at construction. If it is negative, all outputs are zero."""
 
 TURNS_ZERO = DRAWN.format(gate="torch.ones(1)", above=1.0)
-"""And here from one candidate to the next: a gain is moved by up to a quarter."""
+"""For each candidate the gate moves from 1 by up to a quarter. If it moves down, all outputs are zero."""
 
 NO_PARAMETERS = """
 import torch
@@ -80,20 +80,20 @@ def refused(key: int) -> bool:
     return False
 
 
-def test_parameters_that_make_a_constant_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_that_make_the_output_constant_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = range(24)
     with monkeypatch.context() as patch:
         patch.setattr(prepared_task, "PARAMETER_DRAWS", 1)
         at_first = [key for key in keys if refused(key)]
     assert 6 <= len(at_first) <= 18
-    assert len([key for key in keys if refused(key)]) <= 5  # one of sixteen, on average
+    assert len([key for key in keys if refused(key)]) <= 5  # one key of sixteen, on average: four draws
     for key in at_first:
         if refused(key):
             continue
         found = made(OFTEN_ZERO, key)
         assert found.reference.initial["gate"].item() == 1.0
         assert found.plan["seed"] == found.reference.seed
-        torch.manual_seed(found.reference.seed)  # what a candidate that draws its own parameters starts from
+        torch.manual_seed(found.reference.seed)  # a candidate that draws its own parameters uses this seed
         assert torch.randn(1).item() > 0
 
 
@@ -109,8 +109,8 @@ def get_init_inputs():
 """
 
 
-def test_families_that_would_stop_a_gpu_are_found_out_without_it() -> None:
-    """On a GPU torch's own check would keep this process from using the GPU again."""
+def test_families_that_fail_a_device_assertion_are_found_on_the_cpu() -> None:
+    """On a GPU, torch's own check would fail as an assertion, after which this process could not use the GPU again."""
     within = ["own", "tiny", "ties"]  # these stay between 0 and 1
     for x, usable in (("x", within), ("x.sigmoid()", list(FAMILIES))):
         task = made(OF_ONE_INPUT.format(y=f"torch.nn.functional.binary_cross_entropy({x}, torch.full_like(x, 0.5))"), 1)
@@ -127,7 +127,7 @@ def test_families_that_would_stop_a_gpu_are_found_out_without_it() -> None:
         assert len(tried) == 1
 
 
-def test_a_reference_with_sums_in_any_order_or_statistics_of_its_batches_is_steady() -> None:
+def test_small_noise_and_batch_statistics_are_steady_and_large_noise_is_refused() -> None:
     noisy = "x.sin() * (1 + {} * torch.rand_like(x))"
     made(OF_ONE_INPUT.format(y=noisy.format(1e-6)), 1)
     with pytest.raises(Refused, match="two calls on the same inputs differ"):
@@ -136,7 +136,7 @@ def test_a_reference_with_sums_in_any_order_or_statistics_of_its_batches_is_stea
     made(OF_ONE_INPUT.format(y=norm), 1)
 
 
-def test_where_nothing_is_drawn_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_without_parameters_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[int] = []
     build = Reference.build
     monkeypatch.setattr(Reference, "build", lambda self, turns: builds.append(1) or build(self, turns))
@@ -160,7 +160,7 @@ RAMP = torch.linspace(-1, 1, 12).reshape(3, 4)
         ([torch.zeros(3, 4)], "zeros"),
         ([torch.ones(3, 4)], "ones"),
         ([torch.full((3, 4), 7.5)], "the mean"),
-        ([torch.full((3, 4), 7.5), torch.full((3, 4), -2.0)], "the mean"),  # another number each time
+        ([torch.full((3, 4), 7.5), torch.full((3, 4), -2.0)], "the mean"),  # the mean differs from sample to sample
         ([RAMP, RAMP, RAMP], ANOTHER),
     ],
 )
@@ -172,14 +172,14 @@ def test_a_null_candidate_that_passes_on_every_sample_is_named(values: list[torc
         nulls.refuse()
 
 
-def test_a_candidate_that_returns_an_input_is_named() -> None:
+def test_null_candidate_that_returns_an_input_is_named() -> None:
     nulls = NullCandidates()
     nulls.try_on(sample(RAMP, RAMP))
     with pytest.raises(Refused, match="returns an input would pass"):
         nulls.refuse()
 
 
-def test_one_sample_is_enough_to_fail_on_and_another_call_s_output_takes_two_to_tell() -> None:
+def test_one_sample_can_clear_a_null_candidate_but_another_calls_output_needs_two_samples() -> None:
     nulls = NullCandidates()
     nulls.refuse()  # nothing is known yet
     nulls.try_on(sample(torch.zeros(3, 4)))
@@ -192,8 +192,8 @@ def test_one_sample_is_enough_to_fail_on_and_another_call_s_output_takes_two_to_
     nulls.refuse()
 
 
-def test_no_candidate_is_correct_on_inputs_on_which_a_null_candidate_would_be() -> None:
-    """The task was ready with a gain above 1; the candidate drew one below."""
+def test_no_candidate_is_correct_if_its_parameters_let_a_null_candidate_pass() -> None:
+    """The gate was above 1 when the task was prepared, and is at most 1 for this candidate."""
 
     def is_zero(key: int) -> bool:
         try:
@@ -213,4 +213,6 @@ def test_no_candidate_is_correct_on_inputs_on_which_a_null_candidate_would_be() 
         assert "a candidate that returns zeros would pass" in (one.reason or "")
     careless = JudgeConfig(checks=1, seed=key, retries=0, timing=False, workers=1, null_candidates=False)
     with Judge("cpu", "torch", config=careless) as judge:
-        assert judge.evaluate(TURNS_ZERO, ZEROS).correct  # as it would be until other parameters are drawn
+        assert judge.evaluate(
+            TURNS_ZERO, ZEROS
+        ).correct  # zeros pass with these parameters if null candidates are not tried

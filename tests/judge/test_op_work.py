@@ -1,4 +1,4 @@
-"""How much of the arithmetic torch's operators do: every operator that multiplies counts its products."""
+"""The arithmetic of torch's operators is counted: every operator that contains a product counts its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sizes = st.integers(1, 300)
 
 
 @given(sizes, sizes, sizes)
-def test_the_sizes_of_three_matrices_give_the_work_of_their_product(m: int, k: int, n: int) -> None:
+def test_work_of_a_product_is_computed_from_the_sizes_of_its_matrices(m: int, k: int, n: int) -> None:
     a, b, c = (torch.empty(shape, device="meta") for shape in ((m, k), (k, n), (m, n)))
     assert product_work("mm", [a, b], [c]) in (2 * m * k * n, 2 * m * k * n - 2)  # a square root is rounded down
 
@@ -43,7 +43,7 @@ QUERY = torch.ones(2, 4, 16, 8)
         ),
     ],
 )  # fmt: skip
-def test_a_product_in_disguise_counts_like_a_product(call: Callable[[], Tensor]) -> None:
+def test_operator_that_contains_a_product_counts_at_least_its_work(call: Callable[[], Tensor]) -> None:
     assert work_of_call(call) >= work_of_call(lambda: A @ B)
 
 

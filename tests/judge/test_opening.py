@@ -67,7 +67,7 @@ def test_torch_may_lie_outside_of_the_interpreters_folders(how: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_judge_that_can_judge_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_that_fails_its_probe_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[Any] = []
 
     def fails(slot: Slot, evaluation: Any) -> Any:
@@ -136,7 +136,7 @@ def test_a_judge_that_is_never_closed_is_closed_at_exit() -> None:
     program = JUDGES.replace("with Judge", "judge = Judge").replace(") as judge:\n    print", ")\nprint")
     program = "\n".join(line for line in program.splitlines() if not line.startswith("assert"))
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)  # a Runner is another user, and its work directory lies in there
+        os.chmod(folder, 0o755)  # a Runner is another user, and its work directory is in this folder
         told = subprocess.run(
             [sys.executable, "-c", program],
             capture_output=True,

@@ -1,4 +1,4 @@
-"""The states that a reference takes after the timed calls: some elements changed, and other integers."""
+"""New parameters and buffers for a reference after the timed calls: some changed elements, or other integers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def state(reference: Reference, exact: bool = False) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in state_of(module).items()}
 
 
-def test_some_elements_change_and_at_least_one_of_each_parameter(reference: Reference) -> None:
+def test_draw_some_changes_some_elements_and_at_least_one_of_each_parameter(reference: Reference) -> None:
     before = state(reference)
     reference.draw_some()
     after = state(reference)
@@ -52,7 +52,7 @@ def test_some_elements_change_and_at_least_one_of_each_parameter(reference: Refe
     assert all(torch.equal(value, state(reference, exact=True)[name].to(value.dtype)) for name, value in after.items())
 
 
-def test_drawn_integers_become_those_of_another_seed_and_tables_stay(reference: Reference) -> None:
+def test_random_integers_are_drawn_anew_and_fixed_tables_stay(reference: Reference) -> None:
     before = state(reference)
     reference.draw_state(with_other_integers=True)
     after = state(reference)
@@ -60,4 +60,4 @@ def test_drawn_integers_become_those_of_another_seed_and_tables_stay(reference: 
     assert not torch.equal(before["order"], after["order"])
     assert torch.equal(before["table"], after["table"])
     reference.draw_state()
-    assert torch.equal(before["order"], state(reference)["order"])  # the next candidate has the task's own again
+    assert torch.equal(before["order"], state(reference)["order"])  # the next candidate gets the task's own again

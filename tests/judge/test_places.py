@@ -1,4 +1,4 @@
-"""Outputs that are places in a tensor, such as those of topk: equal numbers may come in either order."""
+"""Outputs that are indices, such as those of topk: indices of equal numbers may come in any order."""
 
 from __future__ import annotations
 

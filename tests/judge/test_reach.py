@@ -1,4 +1,4 @@
-"""Which candidates could reach the Runner in their process, as far as their text tells."""
+"""Which candidates could reach the Runner in their process, according to their source."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def text(line: str, inside: str = "") -> str:
         "torch.manual_seed(0)",
     ],
 )
-def test_what_kernels_are_written_with_reaches_nothing(line: str) -> None:
+def test_usual_imports_and_calls_do_not_reach_the_runner(line: str) -> None:
     assert not reaches_out(text(line))
 
 
@@ -78,11 +78,11 @@ def test_what_kernels_are_written_with_reaches_nothing(line: str) -> None:
         ('CPP = "dlsym(nullptr, name);"', ""),
     ],
 )
-def test_a_text_that_could_reach_the_runner_is_noticed(line: str, inside: str) -> None:
+def test_source_that_could_reach_the_runner_is_noticed(line: str, inside: str) -> None:
     assert reaches_out(text(line, inside))
 
 
-def test_a_plain_c_file_reaches_out_by_its_words_alone() -> None:
+def test_cpp_file_could_reach_the_runner_only_if_it_has_certain_words() -> None:
     plain = "#include <torch/extension.h>\ntorch::Tensor forward(torch::Tensor x) { return x.exp(); }\n"
     assert not reaches_out(plain)
     assert reaches_out(plain.replace("x.exp()", "torch::from_blob(p, {1})"))

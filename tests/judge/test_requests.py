@@ -1,4 +1,4 @@
-"""Messages between the Supervisor and the Examiner: what is sent comes out, with each descriptor under its own name."""
+"""Messages between the Supervisor and the Examiner arrive unchanged, with each descriptor under its own name."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_message_that_is_too_long_is_refused_before_it_is_sent(ends: tuple[Con
     assert isinstance(theirs.receive(), ForgetTask)
 
 
-def test_the_end_of_a_connection_is_no_message(ends: tuple[Connection, Connection]) -> None:
+def test_closed_connection_delivers_no_message_and_cannot_send(ends: tuple[Connection, Connection]) -> None:
     ours, theirs = ends
     theirs.close()
     assert ours.receive() is None

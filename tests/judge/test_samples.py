@@ -1,4 +1,4 @@
-"""What a sample expects of a candidate: the reference itself is within the tolerance each time that it is called."""
+"""What a sample expects of a candidate: the reference and other right implementations stay within the tolerance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def threads() -> Iterator[None]:
 
 
 def test_a_reference_that_draws_random_numbers_is_within_the_tolerance_each_time() -> None:
-    """It draws in float32, so the oracle in float64 fails and the reference itself says what is expected."""
+    """The reference draws in float32. So the oracle in float64 fails, and the reference's own outputs are expected."""
     task = {"reference": DRAWS_A_LITTLE, "entry_point": "Model", "precision": "fp32"}
     for key in range(4):
         made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(key), GpuTurns())
@@ -86,8 +86,8 @@ FORWARDS = {
 
 @pytest.mark.parametrize("forward", FORWARDS)
 @pytest.mark.parametrize("family", ["huge", "offset", "negative", "outlier", "structured"])
-def test_scores_may_be_scaled_and_subtracted_with_one_rounding(forward: str, family: str) -> None:
-    """A GPU computes ``exp(x * scale - largest)`` like this. With scores of 1e10 the candidate would return NaN."""
+def test_attention_may_scale_scores_and_subtract_the_largest_with_one_rounding(forward: str, family: str) -> None:
+    """A GPU computes ``exp(x * scale - largest)`` with a fused multiply-add. It would return NaN for scores of 1e10."""
     task = {"reference": ATTENTION.format(forward=FORWARDS[forward]), "entry_point": "Model", "precision": "fp32"}
     samples = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns()).samples
     for _ in range(12):
@@ -116,8 +116,8 @@ def get_init_inputs():
 
 
 @pytest.mark.parametrize("family", ["huge", "offset", "negative", "outlier"])
-def test_a_loss_may_be_the_difference_of_a_logarithm_and_a_large_number(family: str) -> None:
-    """The output is a single number. The kernel subtracts the chosen logit last; torch subtracts the largest first."""
+def test_cross_entropy_may_subtract_the_chosen_logit_from_the_logsumexp(family: str) -> None:
+    """The output is one number. This candidate subtracts the chosen logit last; torch subtracts the largest first."""
     reference = LOSS.format(forward="F.cross_entropy(x, y)", targets="randint(0, 40, (2,))")
     task = {"reference": reference, "entry_point": "Model", "precision": "fp32"}
     samples = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns()).samples
@@ -142,7 +142,7 @@ def test_a_loss_may_be_the_difference_of_a_logarithm_and_a_large_number(family: 
         ("x.logsumexp((0, 1))", False),
     ],
 )
-def test_outputs_are_proportional_to_a_power_of_the_inputs_scale_or_not(forward: str, scales: bool) -> None:
+def test_outputs_proportional_to_a_power_of_the_inputs_scale_are_recognised(forward: str, scales: bool) -> None:
     reference = LOSS.format(forward=forward, targets="rand(2, 40)")
     task = {"reference": reference, "entry_point": "Model", "precision": "fp32"}
     made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns())
@@ -163,7 +163,7 @@ def get_init_inputs():
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_reference_that_compiles_itself_keeps_all_families() -> None:
+def test_reference_with_flex_attention_keeps_its_input_families() -> None:
     """torch compiles nothing while operators are observed, and flex_attention then raises an error."""
     task = {"reference": COMPILES_ITSELF, "entry_point": "Model", "precision": "fp32"}
     made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns())
@@ -182,8 +182,8 @@ def get_init_inputs():
 """
 
 
-def test_a_number_between_two_integers_may_be_rounded_either_way() -> None:
-    """A reciprocal moves it by up to three rounding errors. One in 100,000 lies that near to the middle."""
+def test_number_halfway_between_two_integers_may_be_rounded_up_or_down() -> None:
+    """A reciprocal adds up to three rounding errors. One number in 100,000 is that near to the middle."""
     task = {"reference": QUANTIZED, "entry_point": "Model", "precision": "fp32"}
     samples = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns()).samples
     differ = 0

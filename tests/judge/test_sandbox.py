@@ -31,9 +31,9 @@ from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeo
 IS_ROOT = os.geteuid() == 0
 NAMESPACES = frozenset({"user_namespace", "pid_namespace", "net_namespace", "ipc_namespace", "mount_namespace"})
 NOBODY = 65534
-IS_NESTED = "KC_SANDBOX_NESTED" in os.environ  # these tests are run as the user nobody, by the last of them
+IS_NESTED = "KC_SANDBOX_NESTED" in os.environ  # the last test runs these tests again as the user nobody
 
-#: What every hostile program begins with.
+#: Every hostile program begins with this code.
 PRELUDE = """
 import ctypes, errno, os, signal, socket, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +54,7 @@ def program(code: str, *arguments: object) -> list[str]:
 def run(
     sandbox: Sandbox, code: str, *arguments: object, fds: tuple[int, ...] = (), **limits: object
 ) -> tuple[ProcessExit, str]:
-    """The end and the output of a program that is expected to end within its limits."""
+    """Run a program that ends within its limits. Return its end and its output."""
     chosen = Limits(**{"wall_s": 10.0, **limits})  # type: ignore[arg-type]
     with sandbox.start(program(code, *arguments), fds=fds, limits=chosen) as process:
         ended = process.wait(20)
@@ -63,7 +63,7 @@ def run(
 
 
 def processes_with(token: str) -> list[int]:
-    """Processes, zombies left aside, that have the token in their command line."""
+    """Return the processes, except zombies, that have the token in their command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -73,12 +73,12 @@ def processes_with(token: str) -> list[int]:
 
 
 def children() -> set[str]:
-    """Children of this process, zombies included."""
+    """Return the children of this process, including zombies."""
     return {child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()}
 
 
 def lacks(sandbox: Sandbox, *layers: str) -> bool:
-    """Whether none of these layers, which the test is about, is there; the probe then has to say why."""
+    """Return whether none of the layers that the test needs is active. The probe then has to say why."""
     if sandbox.profile.active & set(layers):
         return False
     assert all(sandbox.profile[layer].detail for layer in layers)
@@ -101,14 +101,14 @@ def work_root(open_folder: Callable[[str], Path]) -> str:
 
 @pytest.fixture(scope="module", params=["every layer", "no namespaces"])
 def sandbox(request: pytest.FixtureRequest, work_root: str) -> Sandbox:
-    """Each hostile program meets all that this machine has, and what is left where no namespace can be made."""
+    """Each hostile program runs twice: with every layer of this machine, and without namespaces."""
     without = frozenset() if request.param == "every layer" else NAMESPACES
-    require = DEFAULT_REQUIRED & probe().active  # tests say which layer they are about
+    require = DEFAULT_REQUIRED & probe().active  # each test checks for the layer that it needs
     config = SandboxConfig(work_root=work_root, without=without, require=require)
     if request.param == "no namespaces" and "uid" in probe(config).active:
         try:
             return Sandbox(config)
-        except SandboxError as error:  # a Python in /root, say, that a runner's uid reaches in a mount namespace only
+        except SandboxError as error:  # for example for a Python in /root without a mount namespace
             if "is closed to other users" not in str(error):
                 raise
             config = replace(config, without=NAMESPACES - {"mount_namespace"})
@@ -154,7 +154,7 @@ def test_a_layer_that_is_required_and_missing_is_named_with_the_way_to_get_it(la
     )
 
 
-def test_below_the_default_minimum_nothing_is_started() -> None:
+def test_sandbox_below_the_default_minimum_raises_and_names_the_missing_layers() -> None:
     missing = DEFAULT_REQUIRED - probe().active
     if not missing:
         Sandbox()
@@ -212,7 +212,7 @@ def test_another_supervisor_that_probes_kills_no_process(work_root: str) -> None
         assert all(runner.running for runner in runners)
 
 
-def test_the_environment_is_built_from_nothing(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_sees_only_the_allowed_environment_variables(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD_TEST", "1")
     monkeypatch.setenv("SECRET_TOKEN", "hidden")
     with sandbox.start(program("print(sorted(os.environ))"), environment={"KC_EXTRA": "1"}) as process:
@@ -251,7 +251,7 @@ def test_limits_reach_the_process(sandbox: Sandbox) -> None:
     assert out.strip() == f"(0, 0) (100, 100) (5, 6) [{core}]"
 
 
-def test_a_program_that_does_not_exist_is_the_callers_mistake(sandbox: Sandbox) -> None:
+def test_program_that_does_not_exist_raises_file_not_found(sandbox: Sandbox) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         sandbox.start(["no-such-program"])
 
@@ -264,7 +264,7 @@ def test_a_program_that_cannot_be_opened_is_named_as_a_failed_setup(sandbox: San
         sandbox.start([str(script)])
 
 
-# ---- how it ended --------------------------------------------------------------------------------------------------
+# ---- how a process ended -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_program_that_cannot_be_opened_is_named_as_a_failed_setup(sandbox: San
         ("os.kill(os.getpid(), 9)", None, signal.SIGKILL, "ended by SIGKILL"),
     ],
 )
-def test_the_end_is_decoded_and_seen_at_once(
+def test_end_of_a_process_is_decoded_and_noticed_at_once(
     sandbox: Sandbox, code: str, exit_code: int | None, ended_signal: int | None, reason: str
 ) -> None:
     began = time.monotonic()
@@ -305,7 +305,7 @@ def test_cpu_time_is_bounded_and_reported(strongest: Sandbox) -> None:
     ],
     ids=["sleeps forever", "ignores SIGTERM", "computes forever", "stops itself"],
 )
-def test_the_wall_limit_ends_it_whatever_it_does(sandbox: Sandbox, code: str) -> None:
+def test_wall_limit_ends_a_process_that_sleeps_computes_or_ignores_signals(sandbox: Sandbox, code: str) -> None:
     began = time.monotonic()
     ended, _ = run(sandbox, code, wall_s=0.2)
     assert ended.ended_by == "wall_limit"
@@ -469,7 +469,7 @@ def test_another_runners_directory_cannot_be_read(sandbox: Sandbox) -> None:
     "without", [set(), {"seccomp"}, {"seccomp", "net_namespace"}], ids=["all", "no filter", "Landlock"]
 )
 def test_the_network_is_out_of_reach(work_root: str, without: set[str]) -> None:
-    """By the filter, by the namespace, and by Landlock: each alone is enough for TCP, where it is active."""
+    """The filter, the namespace and Landlock each block TCP on their own, if they are active."""
     config = SandboxConfig(work_root=work_root, without=frozenset(without), require=frozenset())
     sandbox = Sandbox(config)
     if not sandbox.profile.active & {"seccomp", "net_namespace", "landlock_network"}:
@@ -603,15 +603,15 @@ def test_each_denied_call_has_a_reason() -> None:
 
 
 @pytest.mark.alone
-def test_a_signal_does_not_leave_by_landlock_alone(work_root: str) -> None:
-    """Same uid, same pid namespace, no filter: Landlock's scope is what is left, where the kernel has it."""
+def test_landlock_alone_blocks_signals_if_the_kernel_supports_it(work_root: str) -> None:
+    """The uid and the pid namespace are the same, and there is no filter. Only Landlock can block the signal."""
     without = NAMESPACES | {"seccomp", "uid"}
     config = SandboxConfig(work_root=work_root, without=without, require=frozenset())
     sandbox = Sandbox(config)
     victim = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
     try:
         _, out = run(sandbox, "refused(lambda: os.kill(int(sys.argv[1]), signal.SIGKILL))", victim.pid)
-        # A runner of root without a uid of its own has lost its capabilities, but is root all the same.
+        # If root starts a Runner without a uid of its own, the Runner has no capabilities, but still the uid of root.
         assert out.strip() == ("EPERM" if "landlock_signals" in sandbox.profile.active else "done")
     finally:
         victim.kill()
@@ -621,7 +621,7 @@ def test_a_signal_does_not_leave_by_landlock_alone(work_root: str) -> None:
 # ---- floods --------------------------------------------------------------------------------------------------------
 
 
-def test_a_gigabyte_on_stdout_is_kept_by_its_ends(strongest: Sandbox) -> None:
+def test_only_both_ends_of_a_gigabyte_on_stdout_are_kept(strongest: Sandbox) -> None:
     code = """
     os.write(1, b"beginning")
     block = b"x" * (1 << 20)
@@ -639,7 +639,7 @@ def test_a_gigabyte_on_stdout_is_kept_by_its_ends(strongest: Sandbox) -> None:
     assert f"[... {output.written - 1500} bytes left out ...]" in output.text
 
 
-def test_short_output_is_whole() -> None:
+def test_short_output_is_kept_whole() -> None:
     with Sandbox().start(program("print('out'); print('err', file=sys.stderr)")) as process:
         process.wait(10)
         assert (process.stdout.text, process.stderr.text) == ("out\n", "err\n")
@@ -754,7 +754,7 @@ def test_the_death_of_a_runner_is_seen_while_waiting_for_its_frame(strongest: Sa
     ours, theirs = Channel.pair()
     try:
         with strongest.start(program("time.sleep(0.2); os._exit(0)"), fds=[theirs.fd]) as process:
-            began = time.monotonic()  # our own copy of the other end stays open: only the process tells
+            began = time.monotonic()  # the test keeps the other end open, so only the pidfd shows the death
             with pytest.raises(ChannelTimeout):
                 ours.receive(timeout_s=0.01, pidfd=process.pidfd)
             with pytest.raises(ChannelClosed):
@@ -773,7 +773,7 @@ def test_a_frame_carries_seven_values_at_most() -> None:
     theirs.close()
 
 
-# ---- the warm parent -----------------------------------------------------------------------------------------------
+# ---- the fork server -----------------------------------------------------------------------------------------------
 
 RUNNER = """
 import os, sys, time
@@ -835,7 +835,7 @@ def test_a_runner_is_forked_from_a_parent_that_has_imported_everything(server: F
     assert took < 1.0
 
 
-def test_a_runners_end_is_told_and_its_children_go_with_it(server: ForkServer) -> None:
+def test_end_of_a_runner_is_reported_and_its_children_end_too(server: ForkServer) -> None:
     with server.start("warm_runner:fails") as process:
         assert process.wait(10).exit_code == 1
         assert "RuntimeError: the candidate's mistake" in process.stderr.text
@@ -915,8 +915,8 @@ def test_a_hundred_mixed_hostile_runs_leave_nothing(sandbox: Sandbox, work_root:
 
 
 @pytest.mark.alone
-def test_the_hostile_programs_get_no_further_with_an_ordinary_user() -> None:
-    """If this user is root, run the hostile programs once more as the user nobody. Else they have been run already."""
+def test_hostile_programs_are_also_stopped_for_an_ordinary_user() -> None:
+    """If this user is root, run the hostile programs once more as the user nobody. Otherwise they have run already."""
     if not IS_ROOT:
         assert "uid" not in probe().active
         return
@@ -927,7 +927,7 @@ def test_the_hostile_programs_get_no_further_with_an_ordinary_user() -> None:
         "KC_SANDBOX_NESTED": "1",
     }
     as_nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": environment, "cwd": "/"}
-    # Another interpreter than the environment's own does not read what editable installs leave in there.
+    # Another interpreter does not read the files that editable installs leave in this environment, so name its folders.
     packages = [path for path in sys.path if path.endswith("site-packages")]
     begin = f"import site, sys; [site.addsitedir(path) for path in {packages!r}]; "
     reach = f"{begin}import kernel_coder, pytest; open({__file__!r})"
@@ -939,9 +939,9 @@ def test_the_hostile_programs_get_no_further_with_an_ordinary_user() -> None:
         pytest.skip(
             f"uid {NOBODY} can reach no Python 3.{sys.version_info[1]} with kernel_coder and pytest, or not these tests"
         )
-    some = "layer_is_active or outlive or cannot or denied or refused or daemon or bomb or hundred"
-    some = f"({some}) and not imported"  # there the server is a Python that reads no editable installs
-    # Not in pytest's own folder, which may be closed to other users.
+    some = "layer_is_active or cannot or denied or refused or daemon or bomb or hundred"
+    some = f"({some}) and not imported"  # the fork server's Python reads no editable installs
+    # Not in pytest's own folder: other users may not be able to read it.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o777)
         arguments = ["-q", "-s", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t", __file__, "-k", some]

@@ -1,7 +1,7 @@
-"""Candidates and other programs that keep a GPU busy, against the judge's clock on a simulated one.
+"""The judge's timing on a simulated GPU that candidates and other programs keep busy.
 
-Another program may slow the reference down while it is timed alone, before and after the candidate is there. The
-candidate may slow it down in turn. Neither may make a candidate surely faster than it is.
+Another program may slow the reference down while the judge times it alone, before and after the candidate is timed. The
+candidate may slow the reference down, too. Neither may make the lower bound of the speedup too high.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sliced_gpu import Burst, SlicedGpu, SlicedTimer, clock_of
 
-KERNELS = {  # seconds of a call and of copying its outputs, and calls that there is memory for
+KERNELS = {  # seconds of a call, seconds to copy its outputs, number of calls that fit into memory
     "2 us": (2e-6, 2e-6, 64),
     "10 us": (10e-6, 2e-6, 64),
     "50 us": (50e-6, 5e-6, 9),
@@ -52,7 +52,7 @@ def verdicts(kernel: str, slice_s: float, company: str, **candidate: Any) -> lis
 @pytest.mark.parametrize("company", COMPANY)
 @pytest.mark.parametrize("slice_s", [1e-3, 2e-3, 8e-3])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_reference_that_burns_while_it_is_not_asked_is_never_surely_faster_than_itself(
+def test_candidate_that_loads_the_gpu_between_its_calls_does_not_seem_faster(
     kernel: str, slice_s: float, company: str
 ) -> None:
     found = verdicts(kernel, slice_s, company, burns=True)
@@ -63,7 +63,7 @@ WIDTH = {"2 us": 0.25, "10 us": 0.06, "50 us": 0.03}
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_the_speedup_of_a_candidate_that_is_alone_with_a_gpu_is_right(kernel: str) -> None:
+def test_speedup_of_a_candidate_alone_on_a_gpu_is_right(kernel: str) -> None:
     width = WIDTH.get(kernel, 0.02)
     for factor in (1.0, 0.5, 2.0):
         for one in verdicts(kernel, 2e-3, "none", candidate=factor):
@@ -75,7 +75,7 @@ def test_the_speedup_of_a_candidate_that_is_alone_with_a_gpu_is_right(kernel: st
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_beside_bursts_of_another_program_a_faster_candidate_is_mostly_found_to_be_faster(kernel: str) -> None:
+def test_faster_candidate_is_mostly_measured_as_faster_beside_bursts_of_another_program(kernel: str) -> None:
     found = verdicts(kernel, 2e-3, "100 of 200 ms, before", candidate=0.5)
     assert statistics.median(one["speedup_low"] for one in found) > 1.2
     assert statistics.median(one["speedup"] for one in found) == pytest.approx(2.0, rel=0.1)

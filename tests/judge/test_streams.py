@@ -1,4 +1,4 @@
-"""Streams of a candidate's own, for which the caller's has to wait."""
+"""CUDA streams that a candidate creates. The caller's stream must wait for them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CONFIG = JudgeConfig(timed_calls=20, timing_s=1.0, workers=4)
 
 
 @pytest.mark.parametrize("source", ["s = torch.cuda.Stream()", "cudaStream_t s;", "torch.cuda.stream(s)", "# STREAM"])
-def test_a_candidate_that_may_have_streams_is_known_by_its_text(source: str) -> None:
+def test_candidate_that_may_use_streams_is_recognised_by_its_source(source: str) -> None:
     assert speaks_of_streams(source)
 
 
@@ -64,7 +64,7 @@ def test_a_candidate_that_may_have_streams_is_known_by_its_text(source: str) -> 
         ("cpu", "sys.stdout: a stream", CONNECTIONS),
     ],
 )
-def test_a_candidate_with_streams_has_the_usual_hardware_queues_and_others_have_one(
+def test_only_a_gpu_candidate_with_streams_gets_several_hardware_queues(
     monkeypatch: pytest.MonkeyPatch, where: str, source: str, connections: int
 ) -> None:
     with Judge("cpu", config=JudgeConfig(prestart=False)) as judge:
@@ -92,16 +92,16 @@ def test_the_examiner_has_several_hardware_queues(monkeypatch: pytest.MonkeyPatc
         assert started.start.call_args.kwargs["environment"][VARIABLE] == str(OWN_CONNECTIONS)
 
 
-def test_where_there_is_one_hardware_queue_or_no_gpu_no_stream_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_stream_is_held_with_one_hardware_queue_or_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("1", "8"):
         monkeypatch.setenv(VARIABLE, value)
-        HeldStreams(torch.device("cpu")).hold()
+        assert not HeldStreams(torch.device("cpu"))._streams
     monkeypatch.delenv(VARIABLE)
     assert not HeldStreams(torch.device("cuda"))._streams
 
 
 @pytest.mark.gpu
-def test_a_stream_that_nobody_waits_for_is_found_out_whichever_it_is(device: str) -> None:
+def test_candidate_that_does_not_make_the_caller_wait_for_its_stream_is_wrong(device: str) -> None:
     whose = [(number, priority) for number in (0, 1, 6, 7, 31) for priority in (0, -1)]
     sources = [ON_A_STREAM.format(number=number, priority=priority, wait="") for number, priority in whose]
     with Judge(device, config=CONFIG) as judge:
@@ -112,7 +112,7 @@ def test_a_stream_that_nobody_waits_for_is_found_out_whichever_it_is(device: str
 
 
 @pytest.mark.gpu
-def test_a_stream_that_the_callers_waits_for_is_as_good_as_that(device: str) -> None:
+def test_candidate_that_makes_the_caller_wait_for_its_stream_is_correct(device: str) -> None:
     sources = [ON_A_STREAM.format(number=0, priority=priority, wait=WAIT) for priority in (0, -1)]
     with Judge(device, config=CONFIG) as judge:
         verdicts = list(judge.evaluate_many((TASK, source, "torch") for source in sources))

@@ -1,4 +1,4 @@
-"""What a task takes of a device's memory: KernelBench's largest inputs are 16 GiB, and a GPU is shared by several."""
+"""How much device memory a task takes: KernelBench's largest inputs are 16 GiB, and several workers share a GPU."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def made(task: dict[str, Any], **config: Any) -> PreparedTask:
 
 
 class Ledger(TorchDispatchMode):
-    """Counts how many bytes of tensors there were at most."""
+    """Records the largest number of bytes that all tensors held at one time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,17 +97,17 @@ class Ledger(TorchDispatchMode):
         ("self.pool(x)", "self.pool = torch.nn.AvgPool2d(11)", "4, 4, 128, 128", 0),
     ],
 )
-def test_a_task_and_its_samples_take_a_few_times_its_inputs_and_outputs(
+def test_memory_of_a_task_and_its_samples_is_a_few_times_its_inputs_and_outputs(
     monkeypatch: pytest.MonkeyPatch, result: str, init: str, shape: str, inside: int
 ) -> None:
-    """`inside`: what the reference holds itself in its call, of its outputs' size, in double precision."""
+    """`inside`: memory that the reference itself takes in a call in double precision, in units of its outputs' size."""
     monkeypatch.setattr(null_candidates, "KEPT_ELEMENTS", 1 << 10)
     with Ledger() as preparing:
         found = made(source(result, shape, init))
 
     def allowed(variant: Variant) -> float:
         i, o = (sum(spec.nbytes for spec in specs) for specs in (variant.input_specs, variant.output_specs))
-        places = 32 * min(SAMPLED, o // 4)  # numbers of the elements whose errors are kept, and those errors
+        places = 32 * min(SAMPLED, o // 4)  # indices of the elements whose errors are kept, and the errors
         return max(3 * i + (4 + inside) * o, i + 5 * o, 4 * i) + places + 200_000
 
     assert len(found.families) >= 4
@@ -145,7 +145,7 @@ def test_without_memory_for_the_shaken_oracle_the_reference_takes_its_place(
 
 
 @pytest.mark.parametrize("kept", [1 << 25, 1000, 64, 1])
-def test_a_candidate_that_returns_another_call_s_output_passes_or_fails_on_some_elements_as_on_all(
+def test_null_candidate_of_another_calls_output_is_judged_on_some_elements_as_on_all(
     monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     monkeypatch.setattr(null_candidates, "KEPT_ELEMENTS", kept)
@@ -156,7 +156,7 @@ def test_a_candidate_that_returns_another_call_s_output_passes_or_fails_on_some_
 
 
 @pytest.mark.parametrize("elements", [0, 1, 63, 64, 65, 127, 128, 129, 1000, 4097])
-def test_some_elements_are_as_many_as_may_be_kept_and_evenly_spread(
+def test_kept_elements_stay_within_the_limit_and_are_evenly_spread(
     monkeypatch: pytest.MonkeyPatch, elements: int
 ) -> None:
     monkeypatch.setattr(null_candidates, "KEPT_ELEMENTS", 64)
@@ -165,11 +165,11 @@ def test_some_elements_are_as_many_as_may_be_kept_and_evenly_spread(
     assert len(kept) == elements or len(kept) > 64 / 4
     gaps = kept.diff().unique().tolist()
     assert len(gaps) <= 1
-    assert elements <= 64 or gaps[0] % 2 == 1  # so that it meets every place of a row, whose length is even mostly
+    assert elements <= 64 or gaps[0] % 2 == 1  # an odd step reaches every column, since most rows have an even length
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_shaken_numbers_are_as_near_as_rounding_and_on_both_sides(dtype: torch.dtype) -> None:
+def test_shaken_numbers_move_by_about_a_rounding_error_in_both_directions(dtype: torch.dtype) -> None:
     found = made(source("x * 2 + x.sin()"))
     x = torch.randn(4096, dtype=dtype)
     before = x.clone()
@@ -187,14 +187,16 @@ def test_shaken_numbers_are_as_near_as_rounding_and_on_both_sides(dtype: torch.d
     ("given", "expected"),
     [(torch.arange(5), torch.int64), (torch.tensor([True]), torch.bool), (torch.ones(3) * 1j, torch.complex128)],
 )
-def test_what_is_not_shaken_is_a_copy(given: torch.Tensor, expected: torch.dtype) -> None:
+def test_integers_booleans_and_complex_numbers_are_copied_without_shaking(
+    given: torch.Tensor, expected: torch.dtype
+) -> None:
     found = made(source("x * 2 + x.sin()")).samples._shaken(given)
     assert found.dtype == expected
     assert torch.equal(found, given.to(expected))
     assert found.data_ptr() != given.data_ptr()
 
 
-def test_a_reference_that_writes_to_a_whole_number_does_not_change_what_candidates_get() -> None:
+def test_reference_that_writes_to_an_integer_input_does_not_change_the_candidates_inputs() -> None:
     found = made(source("x * more[0]", before="more[0].add_(1)", more=", torch.full((16, 1), 7)"))
     for family in found.families:
         sample = found.samples.sample(family)
@@ -204,8 +206,8 @@ def test_a_reference_that_writes_to_a_whole_number_does_not_change_what_candidat
         assert ops.compare(sample.expected[0], expected, rtol=1e-12).read().matches
 
 
-def test_a_reference_that_returns_its_own_memory_is_its_own_oracle_nonetheless() -> None:
-    """The oracle is asked twice, and what it returned first must not change by that."""
+def test_oracle_is_right_for_a_reference_that_returns_the_same_memory_each_time() -> None:
+    """The oracle runs twice, and the second run must not change the outputs of the first."""
     init = "self.register_buffer('seen', torch.zeros(16, 16384))"
     found = made(source("self.seen", init=init, before="self.seen.copy_(x.sin())"))
     sample = found.samples.sample("own")
@@ -214,7 +216,7 @@ def test_a_reference_that_returns_its_own_memory_is_its_own_oracle_nonetheless()
 
 
 @pytest.mark.parametrize(("held", "most"), [(0, 5 << 20), (3 << 20, 9 << 20)])
-def test_what_judging_will_take_is_reckoned_from_what_a_call_takes(
+def test_memory_for_judging_is_estimated_from_the_memory_of_one_call(
     monkeypatch: pytest.MonkeyPatch, held: int, most: int
 ) -> None:
     found = made(source("x * 2 + x.sin()"))
@@ -247,8 +249,8 @@ def test_a_dozen_tasks_with_tensors_of_64_mb_fit_into_a_large_gpu(monkeypatch: p
         assert wanted < memory_estimates.SMALL_PART * (gib << 30)
 
 
-def test_what_small_tasks_take_is_known_to_large_ones() -> None:
-    """A task may reserve nothing only if all workers' tasks of this kind together leave most of the memory free."""
+def test_small_tasks_without_a_reservation_take_at_most_a_fifth_of_the_memory() -> None:
+    """Large tasks do not count the memory of small tasks, so all workers' small tasks must leave most of it free."""
     for gib in (24, 80, 141):
         for workers in (1, 4, 12):
             most = next(mib for mib in range(1, gib << 10) if shares_of(mib << 20, gib << 30, workers))
@@ -256,7 +258,7 @@ def test_what_small_tasks_take_is_known_to_large_ones() -> None:
 
 
 @pytest.mark.parametrize(("precision", "longer"), [("fp32", 2), ("tf32", 2), ("bf16", 4), ("fp16", 4)])
-def test_numbers_in_double_precision_are_so_much_longer(
+def test_memory_estimate_uses_the_size_ratio_of_double_precision(
     monkeypatch: pytest.MonkeyPatch, precision: str, longer: int
 ) -> None:
     found = made({**source("x * 2 + x.sin()"), "precision": precision})
@@ -268,13 +270,13 @@ def test_numbers_in_double_precision_are_so_much_longer(
     ("kind", "lock", "whole", "backward", "times"),
     [
         ("cuda", 7, False, False, 2),
-        ("cuda", 7, False, True, 1),  # what a graph takes is not reckoned with
+        ("cuda", 7, False, True, 1),  # the estimate leaves out what an autograd graph takes
         ("cuda", 7, True, False, 0),
         ("cuda", None, False, False, 0),
         ("cpu", 7, False, False, 0),
     ],
 )
-def test_a_task_of_a_gpu_that_others_have_too_waits_for_what_its_inputs_and_then_its_call_let_expect(
+def test_task_on_a_shared_gpu_reserves_memory_for_its_inputs_and_then_for_its_call(
     monkeypatch: pytest.MonkeyPatch, kind: str, lock: int | None, whole: bool, backward: bool, times: int
 ) -> None:
     monkeypatch.setattr(prepared_task, "slot_bytes", lambda device: 1 << 10)
@@ -290,7 +292,8 @@ def test_a_task_of_a_gpu_that_others_have_too_waits_for_what_its_inputs_and_then
     found._reserve = asked.append  # type: ignore[method-assign, assignment]
     found._call_first(whole)
     guessed = memory_estimates.TIMES_INPUTS * 40 + several_bytes(40, 1 << 10)
-    assert asked == [[-2], [-1, guessed, -2], [-1, guessed, -2, 777]][times]  # no inputs are made for nothing
+    # Inputs are made only if their size is needed.
+    assert asked == [[-2], [-1, guessed, -2], [-1, guessed, -2, 777]][times]
     assert found.reference.changes_inputs
 
 
@@ -310,7 +313,7 @@ class ModelNew(torch.nn.Module):
 
 
 @pytest.mark.long
-def test_what_a_call_has_returned_is_not_held() -> None:
+def test_runner_does_not_hold_the_output_of_the_last_call() -> None:
     with Judge("cpu", config=JudgeConfig(timed_calls=20)) as judge:
         verdict = judge.evaluate(source("torch.softmax(x, 1)")["reference"], FORGETS, "torch")
     assert verdict.correct, verdict.feedback
@@ -334,7 +337,7 @@ def test_memory_is_given_back_after_calls_that_are_not_timed(is_timed: int, give
 
 
 @pytest.mark.parametrize("is_much", [False, True])
-def test_fresh_memory_is_filled_again_where_what_was_filled_is_given_back(
+def test_fresh_memory_is_filled_again_only_if_much_memory_was_given_back(
     monkeypatch: pytest.MonkeyPatch, is_much: bool
 ) -> None:
     filled: list[int] = []
@@ -382,7 +385,7 @@ def test_a_runner_of_a_large_task_gives_back_its_memory_before_the_next_sample(
 def test_samples_are_made_while_the_first_call_compiles_and_used_by_later_checks(
     sample_bytes: int, answered_after: int, ahead: list[str]
 ) -> None:
-    """Until the answer is there, and as far as their memory is small."""
+    """The Examiner makes samples until the answer arrives, and only while they take little memory."""
     seen: list[str] = []
 
     def sample(family: str, variant: Any) -> Any:
@@ -429,7 +432,7 @@ def test_a_reference_launches_a_kernel_for_each_operator_that_computes(result: s
 
 
 @pytest.mark.parametrize(("is_kept", "most"), [(False, 4), (True, 5)])
-def test_timed_request_of_one_call_that_is_used_at_once_copies_no_outputs(is_kept: bool, most: int) -> None:
+def test_timed_request_of_one_call_copies_its_outputs_only_if_it_is_kept(is_kept: bool, most: int) -> None:
     task = made(source("x * torch.sigmoid(x)"))
     maker = RequestMaker(SimpleNamespace(task=task))  # type: ignore[arg-type]
     maker._until_strange = 10
@@ -437,8 +440,8 @@ def test_timed_request_of_one_call_that_is_used_at_once_copies_no_outputs(is_kep
     with Ledger() as ledger:
         request = maker.make(1, True, is_kept)
     size = 16 * 16384 * 4
-    taken = ledger.most - task.memory.region(variant, 1).untyped_storage().nbytes()  # that memory is there already
-    assert most * size <= taken < (most + 0.5) * size  # inputs twice, the sigmoid, the product (twice)
+    taken = ledger.most - task.memory.region(variant, 1).untyped_storage().nbytes()  # this memory was allocated before
+    assert most * size <= taken < (most + 0.5) * size  # inputs twice, the sigmoid, the product (twice if kept)
     x = each_call(request.staged, variant.input_specs[0], variant.input_stride, 1)
     assert torch.equal(request.expected[0], x * torch.sigmoid(x))
     assert request.expected[0].shape == (1, 16, 16384)

@@ -66,7 +66,7 @@ def baseline(
 
 
 def rounds_of(reference_s: float, candidate_s: float, empty_s: float = 0.0) -> Rounds:
-    """Of nine calls a request."""
+    """Return rounds whose requests have nine calls."""
     both = {"reference": reference_s, "candidate": candidate_s}
     taken: dict[Any, list[float]] = {
         name: [empty_s + 9 * call_s * one for one in NOISE * 3] for name, call_s in both.items()
@@ -78,7 +78,8 @@ def rounds_of(reference_s: float, candidate_s: float, empty_s: float = 0.0) -> R
 def speedup(
     reference_s: float, candidate_s: float, before_s: float, afterwards_s: float | None = None, kind: str = "cuda"
 ) -> Speedup:
-    """From seconds of a call of both in turn, and of the reference alone before and, if given, afterwards."""
+    """Return the speedup for these seconds of a call: of reference and candidate in turn, and of the reference alone
+    before and, if given, afterwards."""
     return Speedup(
         rounds=rounds_of(reference_s, candidate_s),
         before=baseline(before_s, kind),
@@ -88,23 +89,24 @@ def speedup(
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
 @pytest.mark.parametrize(("slower", "expected"), [(-2.0, False), (-0.1, False), (0.1, True)])
-def test_a_reference_that_is_slower_than_without_the_candidate_is_noticed(
+def test_reference_counts_as_slowed_down_only_above_the_limit_of_the_device(
     kind: str, slower: float, expected: bool
 ) -> None:
     assert speedup(2.0 * max(TIMING[kind].slow + slower, 0.9), 1.0, 2.0, kind=kind).is_slow is expected
 
 
-def test_two_threads_on_one_core_are_not_the_candidate_s_doing() -> None:
-    """One and a half times as slow in turn as before and after: what both took then counts."""
+def test_reference_below_the_cpu_limit_counts_with_its_times_in_turn() -> None:
+    """The reference is 1.5 times as slow in turn as before and after. Two threads that share a core cause that, and not
+    the candidate. So the times in turn count."""
     found = speedup(3.0, 3.0, 2.0, 2.0, kind="cpu").findings()
     assert found["speedup"] == pytest.approx(1.0)
     wider = 1 + CPU.call_noise
-    assert found["speedup_low"] == pytest.approx(2 / 3 / wider, rel=0.01)  # sure is what holds without the candidate
+    assert found["speedup_low"] == pytest.approx(2 / 3 / wider, rel=0.01)  # by the reference's time alone
     assert found["speedup_high"] == pytest.approx(wider, rel=0.01)
     assert max(found["reference_runtimes_ms"]) > 2900
 
 
-def test_what_requests_differ_by_is_no_slowness() -> None:
+def test_noise_of_a_request_does_not_count_as_slowness() -> None:
     assert not speedup(1.0 + 1.9 * GPU.request_noise_s / 9, 1.0, 1.0).is_slow
     tiny = 1e-6
     assert not speedup(tiny + 1.9 * GPU.request_noise_s / 9, tiny, tiny).is_slow
@@ -112,11 +114,9 @@ def test_what_requests_differ_by_is_no_slowness() -> None:
 
 
 @pytest.mark.parametrize(("slow", "expected"), [(11, False), (14, False), (15, True), (18, True)])
-def test_a_few_slow_requests_make_no_slow_reference_but_count_as_no_slower_than_it_may_be(
-    slow: int, expected: bool
-) -> None:
-    """Of eighteen requests. A candidate that slows most of them, and leaves some alone, gains nothing by being
-    overlooked."""
+def test_slow_requests_raise_the_reference_time_at_most_to_the_limit(slow: int, expected: bool) -> None:
+    """The first `slow` of 18 requests to the reference take 1.5 times as long. If the candidate causes that in too few
+    requests to be noticed, its lower bound still stays below 1."""
     found = speedup(2.0, 2.0, 2.0)
     own = found.rounds.taken_s["reference"]
     own[:slow] = [1.5 * one for one in own[:slow]]
@@ -129,7 +129,7 @@ def test_a_few_slow_requests_make_no_slow_reference_but_count_as_no_slower_than_
     assert says["speedup_low"] < 1.0
 
 
-def test_a_reference_that_is_fast_again_when_the_candidate_has_ended_counts_as_it_is_then() -> None:
+def test_reference_that_is_fast_again_after_the_candidate_counts_with_that_time() -> None:
     found = speedup(4.0, 2.0, 2.0, 2.0).findings()
     assert found["speedup"] == pytest.approx(1.0)
     assert found["speedup_low"] <= 1 <= found["speedup_high"]
@@ -137,8 +137,9 @@ def test_a_reference_that_is_fast_again_when_the_candidate_has_ended_counts_as_i
     assert max(found["reference_runtimes_ms"]) < 2100
 
 
-def test_a_reference_that_stays_slow_was_slowed_by_another_program_but_how_much_is_not_sure() -> None:
-    """A program that came after the reference was timed alone may have come to help the candidate."""
+def test_reference_that_stays_slow_raises_the_speedup_but_not_its_lower_bound() -> None:
+    """Another program slowed the reference down. If it started after the reference was timed alone, it may help the
+    candidate. Then the lower bound uses the time before."""
     found = speedup(4.0, 2.0, 2.0, 4.0).findings()
     assert found["speedup"] == pytest.approx(2.0)
     assert found["reference_ms"] == pytest.approx(4000)
@@ -147,7 +148,7 @@ def test_a_reference_that_stays_slow_was_slowed_by_another_program_but_how_much_
 
 
 @pytest.mark.parametrize(("before_s", "afterwards_s"), [(2.5, 2.0), (2.0, 2.5)])
-def test_a_reference_that_was_fast_before_and_after_counts_as_the_slower_of_both(
+def test_reference_that_was_fast_before_and_after_counts_with_the_slower_of_both_times(
     before_s: float, afterwards_s: float
 ) -> None:
     found = speedup(4.0, 2.0, before_s, afterwards_s).findings()
@@ -156,8 +157,8 @@ def test_a_reference_that_was_fast_before_and_after_counts_as_the_slower_of_both
     assert found["speedup_low"] == pytest.approx(1.0, rel=0.05)
 
 
-def test_what_is_sure_is_sure_by_the_faster_reference() -> None:
-    """Below what counts as slowed down, a candidate gains nothing by slowing down the reference."""
+def test_lower_bound_uses_the_reference_time_alone_if_it_is_faster() -> None:
+    """A candidate that slows the reference down by less than the limit does not raise its own lower bound."""
     even, slowed = speedup(2.0, 2.0, 2.0).findings(), speedup(2.3, 2.0, 2.0).findings()
     assert slowed["speedup"] == pytest.approx(1.15)
     assert slowed["speedup_low"] == pytest.approx(even["speedup_low"])
@@ -165,8 +166,8 @@ def test_what_is_sure_is_sure_by_the_faster_reference() -> None:
     assert faster_before == even
 
 
-def test_no_candidate_is_surely_faster_than_a_reference_that_was_never_alone() -> None:
-    """Candidates, say, each of which leaves work to the GPU: the reference is slow before, in turn, and after."""
+def test_lower_bound_stays_below_one_if_the_reference_was_never_alone_on_the_gpu() -> None:
+    """For example, several candidates leave work on the GPU. Then the reference is slow before, in turn and after."""
     found = speedup(8.0, 4.0, 8.0, 8.0)
     assert found.is_sure
     assert found.findings()["speedup_low"] == pytest.approx(2.0, rel=0.05)
@@ -175,7 +176,7 @@ def test_no_candidate_is_surely_faster_than_a_reference_that_was_never_alone() -
     assert not found.is_sure
     assert found.findings()["speedup"] == pytest.approx(2.0)
     assert found.findings()["speedup_low"] == UNSURE < 1
-    found = replace(found, fastest_s=2.0)  # when it was timed for another candidate
+    found = replace(found, fastest_s=2.0)  # measured for another candidate
     assert found.is_sure
     assert found.is_slow
     assert found.findings()["speedup_low"] == pytest.approx(0.5, rel=0.05)
@@ -185,8 +186,8 @@ def test_no_candidate_is_surely_faster_than_a_reference_that_was_never_alone() -
     assert found.findings()["speedup_low"] == pytest.approx(0.5, rel=0.05)
 
 
-def test_what_is_sure_is_sure_by_the_fastest_request_too() -> None:
-    """A program that burns in bursts makes some of them slow, and so their median."""
+def test_lower_bound_uses_the_fastest_request_to_the_reference() -> None:
+    """A program that uses the GPU in bursts makes some requests slow, and so their median."""
     found = speedup(2.0, 2.0, 2.0)
     even = found.findings()
     found = replace(found, before=baseline(2.0)._replace(fastest_s=1.0))
@@ -194,7 +195,7 @@ def test_what_is_sure_is_sure_by_the_fastest_request_too() -> None:
     assert found.findings()["speedup_low"] == pytest.approx(even["speedup_low"] / 2)
 
 
-def test_a_baseline_of_a_gpu_that_another_program_used_is_none_for_the_next_candidate() -> None:
+def test_baseline_is_fresh_only_if_it_is_recent_and_no_other_program_used_the_gpu() -> None:
     now = baseline(1.0)
     assert now.is_fresh
     assert not now._replace(is_quiet=False).is_fresh
@@ -202,7 +203,7 @@ def test_a_baseline_of_a_gpu_that_another_program_used_is_none_for_the_next_cand
 
 
 class FakeRequests:
-    """Requests that take a second for each call of the reference, on a GPU whose load is known."""
+    """Fake requests, which take a second for each call of the reference. The loads of the GPU are given."""
 
     def __init__(self, loads: list[float]) -> None:
         self.loads, self.clock = deque(loads), self
@@ -259,7 +260,7 @@ def timer(loads: list[float], turns: GpuTurns, kind: str = "cuda") -> Any:
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> GpuTurns:
-    """Turns without a lock, in a process that never sleeps: the clock goes on by as much instead."""
+    """Return turns without a lock. time.sleep() returns at once, and advances time.monotonic() instead."""
     slept: list[float] = []
     began = time.monotonic()
     monkeypatch.setattr(time, "sleep", slept.append)
@@ -271,13 +272,13 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> GpuTurns:
     ("loads", "expected"),
     [
         ([1.0] * 10, True),
-        # A process that starts has the GPU for a moment.
+        # A process that starts uses the GPU for a moment.
         ([1.0, 1.0, 1.0, 3.0, 1.0, LOADED - 0.01, 3.0, 1.0, 1.0, 1.0], True),
         ([1.0, 1.0, 1.0, LOADED, 1.0, 1.0, LOADED, 1.0, 1.0, LOADED], False),
         ([3.0] * 10, False),
     ],
 )
-def test_the_reference_is_timed_in_pieces_beside_which_no_other_program_may_use_the_gpu(
+def test_reference_is_timed_again_if_another_program_used_the_gpu_meanwhile(
     turns: GpuTurns, loads: list[float], expected: bool
 ) -> None:
     assert len(loads) == 2 * PIECES
@@ -289,10 +290,10 @@ def test_the_reference_is_timed_in_pieces_beside_which_no_other_program_may_use_
     assert found.task.known.fastest_s == alone.call_s == 1.0
 
 
-def test_where_a_gpu_is_never_quiet_nothing_waits_for_it_again_for_a_while(
+def test_timer_that_waited_in_vain_for_a_quiet_gpu_does_not_wait_again_for_a_while(
     turns: GpuTurns, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A program that is no candidate burns all the time; the reference is timed all the same."""
+    """A program that is no candidate uses the GPU all the time. The timer times the reference all the same."""
     found = timer([2.0] * 30, turns)
     assert not found._timed_alone(9).is_quiet
     assert turns.waited_s == pytest.approx((QUIET_TRIES - 1) * QUIET_S)
@@ -308,10 +309,8 @@ def test_where_a_gpu_is_never_quiet_nothing_waits_for_it_again_for_a_while(
 
 
 @pytest.mark.parametrize("disturbed", range(PIECES))
-def test_what_a_request_costs_is_found_in_all_pieces_so_that_one_that_was_disturbed_says_little(
-    turns: GpuTurns, disturbed: int
-) -> None:
-    """Otherwise the reference would be thought faster than it ever was, for all later candidates."""
+def test_one_disturbed_measurement_does_not_change_the_cost_of_a_request(turns: GpuTurns, disturbed: int) -> None:
+    """With a cost that is too high, the reference would seem faster than it ever was, for all later candidates."""
     found = timer([1.0] * 10, turns)
     pieces = 0
 
@@ -334,14 +333,15 @@ def test_what_a_request_costs_is_found_in_all_pieces_so_that_one_that_was_distur
 @pytest.mark.parametrize(
     ("call_s", "launching_s", "share"),
     [
-        (1e-4, 9e-4, 1.0),  # as long as the calls take
-        (1e-4, 2e-3, 1.0),  # longer: the clock waited for a part of it
-        (1e-2, 9e-3, 0.1),  # a large network's, most of whose time is the GPU's
+        (1e-4, 9e-4, 1.0),  # the launches take as long as the calls
+        (1e-4, 2e-3, 1.0),  # they take longer, and the share stays 1
+        (1e-2, 9e-3, 0.1),  # a large network: its calls take most of the time
     ],
 )
-def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_of_the_calls_time(
+def test_late_launches_widen_the_interval_by_their_share_of_the_time_of_the_calls(
     party: Party, call_s: float, launching_s: float, share: float
 ) -> None:
+    """Launches are late if they are not in line when the gate opens. Then the clock includes a part of them."""
     found = speedup(call_s, call_s, call_s)
     sure = found.findings()
     found.rounds.launching_s[party] = [0.0] * 10 + [launching_s] * 8
@@ -358,7 +358,7 @@ def test_where_launches_are_not_in_line_an_interval_is_wider_by_what_they_take_o
     assert [on_cpu[name] for name in names] == pytest.approx([own.low, own.median, own.high], rel=1e-12)
 
 
-def test_an_interval_is_wider_the_more_kernels_a_call_launches() -> None:
+def test_interval_widens_with_the_number_of_kernels_that_a_call_launches() -> None:
     call_s = 14e-6
     one = speedup(call_s, call_s, call_s)
     assert replace(one, launches=1).findings() == one.findings()
@@ -366,7 +366,7 @@ def test_an_interval_is_wider_the_more_kernels_a_call_launches() -> None:
     noise = GPU.call_noise + (GPU.request_noise_s / 9 + 6 * GPU.launch_noise_s) / call_s
     assert six["speedup_high"] == pytest.approx(1 + noise, rel=0.001)
     assert six["speedup"] == one.findings()["speedup"]
-    # One fast kernel in the place of six: the launches' noise is a share of the reference's time.
+    # One fast kernel replaces six: the noise of launches is a share of the reference's time.
     fused = replace(speedup(call_s, call_s / 7, call_s), launches=6).findings()
     noise = GPU.call_noise + (GPU.request_noise_s / 9 + GPU.call_noise_s) * 7 / call_s
     assert 6 * GPU.launch_noise_s / call_s < GPU.call_noise_s * 7 / call_s
@@ -374,7 +374,7 @@ def test_an_interval_is_wider_the_more_kernels_a_call_launches() -> None:
 
 
 @pytest.mark.parametrize(("every", "rounds"), [(1000, 8), (12, 8), (7, 12), (5, 18), (2, 18)])
-def test_where_requests_are_slow_now_and_then_there_are_more_rounds(turns: GpuTurns, every: int, rounds: int) -> None:
+def test_timer_makes_more_rounds_if_some_requests_are_slow(turns: GpuTurns, every: int, rounds: int) -> None:
     """Each `every`-th request to the candidate takes five times as long as the others."""
     found = timer([], turns)
     found.task.known.calls, found.requester.turns = 22, turns
@@ -394,24 +394,24 @@ def test_where_requests_are_slow_now_and_then_there_are_more_rounds(turns: GpuTu
     found._in_line = lambda party, calls: calls
     found.measure(baseline(1e-6))
     assert len(found.rounds.taken_s["candidate"]) == rounds
-    if every == 5:  # three of 18 are slow, which the lower bound's place allows for
+    if every == 5:  # three of 18 requests are slow; the lower bound ignores as many
         assert found.findings()["speedup_low"] > 1.0
 
 
 @pytest.mark.parametrize(
     ("kind", "call_s", "slots", "expected"),
     [
-        ("cuda", 2e-6, 64, 22),  # at most so many
+        ("cuda", 2e-6, 64, 22),  # the upper limit of a request
         ("cuda", 2e-6, 16, 16),
-        ("cuda", 40e-6, 64, 13),  # half a millisecond of calls
-        ("cuda", 200e-6, 64, 9),  # as many as are wanted in twelve rounds
-        ("cuda", 1e-3, 64, 6),  # six milliseconds of calls
+        ("cuda", 40e-6, 64, 13),  # the calls take half a millisecond together
+        ("cuda", 200e-6, 64, 9),  # enough for 100 timed calls in twelve rounds
+        ("cuda", 1e-3, 64, 6),  # the calls take six milliseconds together
         ("cuda", 1.0, 64, 1),
         ("cpu", 20e-6, 64, 64),
         ("cpu", 1e-3, 64, 6),
     ],
 )
-def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
+def test_number_of_calls_in_a_request_depends_on_the_time_of_a_call(
     turns: GpuTurns, kind: str, call_s: float, slots: int, expected: int
 ) -> None:
     found = timer([], turns, kind)
@@ -420,7 +420,7 @@ def test_calls_are_asked_for_together_until_a_request_s_own_cost_is_small(
 
 
 @pytest.mark.parametrize(("room", "expected"), [(1000, 22), (16, 16), (4, 9), (0, 9)])
-def test_more_calls_than_are_wanted_are_asked_for_only_where_they_can_be_kept(
+def test_request_has_more_calls_than_the_minimum_only_if_memory_can_hold_them(
     turns: GpuTurns, room: int, expected: int
 ) -> None:
     found = timer([], turns)
@@ -429,7 +429,7 @@ def test_more_calls_than_are_wanted_are_asked_for_only_where_they_can_be_kept(
 
 
 @pytest.mark.parametrize(("fits", "expected"), [(64, 64), (63, 16), (15, 9), (1, 9)])
-def test_fewer_calls_are_asked_for_where_their_launches_do_not_get_in_line(
+def test_request_has_fewer_calls_if_their_launches_do_not_all_get_in_line(
     turns: GpuTurns, fits: int, expected: int
 ) -> None:
     found = timer([], turns)
@@ -442,14 +442,14 @@ def test_fewer_calls_are_asked_for_where_their_launches_do_not_get_in_line(
     assert found._in_line("candidate", 64) == expected
 
 
-def test_candidate_and_reference_are_timed_in_a_secret_order_beside_requests_that_compute_nothing(
+def test_candidate_reference_and_empty_requests_are_timed_in_a_secret_order(
     turns: GpuTurns,
 ) -> None:
     orders = set()
     for _ in range(20):
         found = timer([], turns)
         found.measure(baseline(1.0))
-        assert found.rounds.calls == 1  # a hundredth of a second is the most for a slow one
+        assert found.rounds.calls == 1  # a single call takes longer than the limit of a request
         sent = found.requester.parties[-300:]
         assert all(sorted(sent[at : at + 3]) == ["candidate", "empty", "reference"] for at in range(0, 300, 3))
         orders.add(tuple(sent[:6]))
@@ -457,7 +457,7 @@ def test_candidate_and_reference_are_timed_in_a_secret_order_beside_requests_tha
     assert len(orders) > 1
 
 
-def test_a_candidate_that_takes_long_is_timed_less_often(turns: GpuTurns) -> None:
+def test_slow_candidate_is_timed_in_fewer_rounds(turns: GpuTurns) -> None:
     found = timer([], turns)
     answers = found.requester.answers
 
@@ -471,7 +471,7 @@ def test_a_candidate_that_takes_long_is_timed_less_often(turns: GpuTurns) -> Non
 
 
 class FakeMaker:
-    """Makes requests whose inputs are their number."""
+    """Makes requests. The input of each request is its number."""
 
     def __init__(self, strange: bool) -> None:
         self.strange, self.made = strange, 0
@@ -486,7 +486,7 @@ class FakeMaker:
 
 
 @pytest.mark.parametrize("strange", [False, True])
-def test_the_reference_is_given_inputs_that_the_candidate_had_before_but_never_the_other_way_round(
+def test_reference_gets_inputs_that_the_candidate_had_and_the_candidate_gets_only_new_ones(
     strange: bool,
 ) -> None:
     found = Requester.__new__(Requester)
@@ -496,14 +496,15 @@ def test_the_reference_is_given_inputs_that_the_candidate_had_before_but_never_t
     order += ["candidate", "candidate", "reference"]
     requests = found._requests(order, 2, turn)
     given = [None if one is None else int(one.staged) for one in requests]
-    # Nothing is there for the first one; inputs of another kind are for the candidate alone.
+    # The first request has no inputs to reuse. Inputs of another family are for the candidate alone.
     assert given == ([0, 1, None, 2, 3, 4, 5, 5] if strange else [0, 1, None, 1, 1, 2, 3, 3])
     for party, one in zip(order, requests, strict=True):
         assert one is None or one.is_candidate is (party == "candidate")
 
 
 def requester_that_found(found: torch.Tensor, *, expected: torch.Tensor, strange: Any = None) -> tuple[Requester, Any]:
-    """One request of two calls, each of whose outputs is [3] in 16 bytes."""
+    """Return a Requester, an answer with these outputs, and a list of refusals. The request has two calls. Each output
+    is [3] in 16 bytes."""
     one = Requester.__new__(Requester)
     spec = TensorSpec((3,), "float32", 0)
     variant = SimpleNamespace(output_specs=[spec], output_stride=16)
@@ -539,7 +540,7 @@ def test_every_output_of_every_timed_call_is_compared() -> None:
         assert refused == [("own", place % 3)]
 
 
-def test_a_call_on_inputs_of_another_kind_is_compared_with_what_is_expected_of_it() -> None:
+def test_call_on_inputs_of_another_family_is_compared_with_its_own_expected_output() -> None:
     right = torch.arange(1.0, 7.0).view(2, 3)
     tolerances = [Tolerance(1e-3, 1e-3, 1e-3, 0.0)]
     for off, expected in ((0.0, []), (1.0, [("normal", 0)])):
@@ -550,13 +551,13 @@ def test_a_call_on_inputs_of_another_kind_is_compared_with_what_is_expected_of_i
             has_same_places=lambda *_: False,
         )
         other = right.clone()
-        other[1] = math.nan  # nothing is known of it
+        other[1] = math.nan  # only the sample has the expected output of this call
         found, (answer, refused) = requester_that_found(right, expected=other, strange=(1, sample))
         found._check([answer])
         assert refused == expected
 
 
-def test_outputs_that_come_after_the_answer_and_inputs_that_change_are_noticed() -> None:
+def test_output_written_after_the_answer_and_changed_input_are_refused() -> None:
     right = torch.arange(1.0, 7.0).view(2, 3)
     found, (answer, _) = requester_that_found(right, expected=right.clone())
     late = answer._replace(seen=answer.seen + 1)
@@ -567,7 +568,7 @@ def test_outputs_that_come_after_the_answer_and_inputs_that_change_are_noticed()
 
 
 class Fakes:
-    """A GPU, a gate and a Runner which write down what happens."""
+    """A fake GPU, gate and Runner, which record events."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: str = "", is_late: bool = False) -> None:
         self.events: list[str] = []
@@ -635,7 +636,7 @@ IN_LINE = ["look", "shut", "stamp", "inputs", "flush", "write 512", "wait 768", 
 RELEASE = ["aside", "write 768"]
 
 
-def test_all_that_is_between_the_two_time_stamps_is_in_line_before_the_gate_opens(
+def test_all_work_between_the_two_time_stamps_is_in_line_before_the_gate_opens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fakes = Fakes(monkeypatch)
@@ -643,7 +644,7 @@ def test_all_that_is_between_the_two_time_stamps_is_in_line_before_the_gate_open
     assert fakes.events == [*IN_LINE, "reached", "open", "answer", *RELEASE, "done"]
 
 
-def test_how_long_launching_takes_is_known_where_the_clock_did_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_returns_the_launching_time_if_launches_were_not_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     fakes = Fakes(monkeypatch, is_late=True)
     taken_s, launching_s, _ = fakes.measure()
     assert taken_s == 2e-3
@@ -651,7 +652,7 @@ def test_how_long_launching_takes_is_known_where_the_clock_did_not_wait_for_it(m
 
 
 @pytest.mark.parametrize("fails_at", ["inputs", "reached", "answer"])
-def test_the_gate_opens_and_the_stream_goes_on_whatever_happens(monkeypatch: pytest.MonkeyPatch, fails_at: str) -> None:
+def test_gate_opens_and_the_stream_continues_after_an_error(monkeypatch: pytest.MonkeyPatch, fails_at: str) -> None:
     fakes = Fakes(monkeypatch, fails_at)
     with pytest.raises(ValueError, match=fails_at):
         fakes.measure()
@@ -660,7 +661,7 @@ def test_the_gate_opens_and_the_stream_goes_on_whatever_happens(monkeypatch: pyt
 
 
 class FakeLink:
-    """A link that writes down its requests and answers."""
+    """A fake link, which records its requests and answers."""
 
     def __init__(self, name: str, events: list[str], was_in_line: bool = True) -> None:
         self.name, self.events, self.was_in_line, self.max_request_s = name, events, was_in_line, 1.0
@@ -678,7 +679,7 @@ class FakeLink:
 def in_turn(
     monkeypatch: pytest.MonkeyPatch, order: str, *, in_line: str = "RC", fails_at: int = -1, device: str = "cuda"
 ) -> list[str]:
-    """What happens if a clock measures requests to the reference (R) and the candidate (C) in this order."""
+    """Return the events if a clock measures requests to the reference (R) and the candidate (C) in this order."""
     events: list[str] = []
     links: dict[str, Any] = {name: FakeLink(name, events, name in in_line) for name in "RC"}
     clock, measured = RequestClock.__new__(RequestClock), 0
@@ -709,7 +710,7 @@ def in_turn(
     return [one for one in events if one != "fill"]
 
 
-def test_on_a_gpu_each_runner_has_its_next_request_while_the_other_one_is_measured(
+def test_on_a_gpu_a_runner_gets_its_next_request_while_the_other_runner_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events = in_turn(monkeypatch, "RRCRCC")
@@ -723,7 +724,7 @@ def test_on_a_gpu_each_runner_has_its_next_request_while_the_other_one_is_measur
             assert before.count(f"ask {name}") == done + (0 if is_measured else min(left, 1))
 
 
-def test_a_runner_whose_launches_were_late_has_no_request_while_the_other_one_is_measured(
+def test_runner_with_late_launches_gets_no_request_while_the_other_runner_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     both = ["ask R", "measure R", "ask C", "measure C"]
@@ -731,7 +732,7 @@ def test_a_runner_whose_launches_were_late_has_no_request_while_the_other_one_is
     assert in_turn(monkeypatch, "RCRC", in_line="R") == [*both[:3], "ask R", *both[3:], "measure R", *both[2:]]
 
 
-def test_on_a_cpu_the_other_runner_has_nothing_to_do_while_one_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_no_runner_gets_a_request_before_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_turn(monkeypatch, "RCRC", device="cpu") == ["measure R", "measure C"] * 2
 
 
@@ -743,7 +744,7 @@ def test_after_a_failure_the_reference_s_runner_ends_its_request(
     assert events == [f"ask {order[0]}", f"ask {order[1]}", f"measure {order[0]}", *left]
 
 
-def test_of_a_few_timed_requests_one_has_inputs_of_another_kind_at_a_secret_place() -> None:
+def test_inputs_of_another_family_come_often_enough_and_at_secret_places() -> None:
     places = set()
     for _ in range(200):
         found = RequestMaker.__new__(RequestMaker)
@@ -765,7 +766,7 @@ def asked(link: Link, runner: Channel) -> None:
     assert runner.receive(timeout_s=1.0).kind == Say.CALL
 
 
-def test_number_that_the_examiner_waits_for_is_written_also_after_a_call_that_failed(
+def test_number_that_the_examiner_waits_for_is_written_even_after_a_failed_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[tuple[str, int, int]] = []
@@ -790,7 +791,7 @@ def test_number_that_the_examiner_waits_for_is_written_also_after_a_call_that_fa
 
 
 @pytest.mark.parametrize("calls", [0, 7])
-def test_a_runner_prepares_for_a_number_of_calls_and_the_link_awaits_its_answer(calls: int) -> None:
+def test_link_asks_the_runner_to_prepare_for_calls_and_waits_for_its_answer(calls: int) -> None:
     link, runner = link_to_runner()
     runner.send(Say.PING)
     link.prepare(calls)
@@ -802,7 +803,7 @@ def test_a_runner_prepares_for_a_number_of_calls_and_the_link_awaits_its_answer(
     assert link.answer(Say.CALL).values[0] == 3
 
 
-def test_a_request_that_is_in_line_is_answered_afterwards() -> None:
+def test_link_returns_the_answer_after_the_queued_message() -> None:
     link, runner = link_to_runner()
     for _ in range(2):
         asked(link, runner)
@@ -815,7 +816,7 @@ def test_a_request_that_is_in_line_is_answered_afterwards() -> None:
         assert before <= link.queued_at <= time.perf_counter()
 
 
-def test_a_request_that_is_in_line_too_late_is_answered_as_well() -> None:
+def test_link_returns_the_answer_if_the_queued_message_comes_late() -> None:
     link, runner = link_to_runner()
     for _ in range(2):
         asked(link, runner)
@@ -829,7 +830,7 @@ def test_a_request_that_is_in_line_too_late_is_answered_as_well() -> None:
         assert before <= link.queued_at <= time.perf_counter()
 
 
-def test_a_request_that_fails_before_it_is_in_line_is_answered_at_once() -> None:
+def test_link_returns_a_failure_at_once_if_it_comes_instead_of_the_queued_message() -> None:
     link, runner = link_to_runner()
     asked(link, runner)
     runner.send(Say.CALL, status=Status.RAISED)
@@ -844,7 +845,7 @@ def test_a_request_that_fails_before_it_is_in_line_is_answered_at_once() -> None
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_runner_that_says_twice_that_a_request_is_in_line_or_unasked_is_rejected(awaited: bool) -> None:
+def test_runner_that_sends_an_unexpected_or_second_queued_message_is_rejected(awaited: bool) -> None:
     link, runner = link_to_runner()
     asked(link, runner)
     runner.send(Say.QUEUED)
@@ -855,7 +856,7 @@ def test_a_runner_that_says_twice_that_a_request_is_in_line_or_unasked_is_reject
         link.answer(Say.CALL)
 
 
-def test_a_runner_that_ends_in_line_has_crashed() -> None:
+def test_runner_that_ends_before_the_queued_message_has_crashed() -> None:
     link, runner = link_to_runner()
     asked(link, runner)
     runner.close()
@@ -864,15 +865,13 @@ def test_a_runner_that_ends_in_line_has_crashed() -> None:
 
 
 @pytest.mark.gpu
-def test_a_stream_waits_at_the_gate_until_it_is_opened(device: str) -> None:
+def test_stream_waits_until_the_gate_opens(device: str) -> None:
     gate = gate_of(torch.device(device))
     assert gate is not None
     x, y = torch.zeros(8, device=device), torch.arange(8.0, device=device)
     number = torch.zeros(1, dtype=torch.int32, device=device)
-    side, event = (
-        torch.cuda.Stream(),
-        torch.cuda.Event(),
-    )  # what makes something new waits for the GPU, and so do kernels
+    # Create them before the gate is shut, because that waits for the GPU.
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
     torch.cuda.synchronize()
     for value in (7, 8):
         gate.shut()
@@ -913,8 +912,9 @@ WAITS = HOST.replace(RESULT, "torch.cuda.synchronize()\n        if x.sum().isnan
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [2048, 4096])
-def test_the_clock_says_what_the_gpu_takes(device: str, size: int) -> None:
-    """Not what a call takes of the CPU's time while the GPU could be busy; but that, too, where the call waits."""
+def test_clock_measures_the_gpu_time_of_a_call(device: str, size: int) -> None:
+    """The CPU's time does not count while the GPU has work. It counts if the call waits for the GPU, or if launching
+    takes longer than the GPU's work."""
     task = Task(id="timing/softmax", source="test", reference=REFERENCE.replace("SIZE", str(size)))
     with Judge(device, config=JudgeConfig(workers=1, checks=1, profile=False)) as judge:
         same, busy, waits = (judge.evaluate(task, source, "torch") for source in (SAME, BUSY, WAITS))
@@ -937,7 +937,8 @@ def test_the_clock_says_what_the_gpu_takes(device: str, size: int) -> None:
 
 
 def in_requests(empty_s: float, known_s: float, could_reach_runner: bool = False, kind: str = "cuda") -> Speedup:
-    """Calls of 30 and 20 microseconds. Empty requests take `empty_s` in turn, and took `known_s` before."""
+    """Return the speedup for calls of 30 and 20 microseconds. An empty request takes `empty_s` in turn, and took
+    `known_s` before."""
     known = baseline(30e-6, kind, costs=Costs(known_s - 80e-6, 10e-6))
     rounds = rounds_of(30e-6, 20e-6)
     for party in ("reference", "candidate", "empty"):
@@ -946,7 +947,7 @@ def in_requests(empty_s: float, known_s: float, could_reach_runner: bool = False
     return Speedup(rounds, known, could_reach_runner=could_reach_runner)
 
 
-def test_what_a_request_costs_by_itself_is_what_it_costs_in_turn() -> None:
+def test_cost_of_a_request_is_the_time_of_an_empty_request_in_turn() -> None:
     found = in_requests(420e-6, 418e-6)
     assert not found.is_slow
     verdict = found.findings()
@@ -957,15 +958,15 @@ def test_what_a_request_costs_by_itself_is_what_it_costs_in_turn() -> None:
     assert lower["speedup"] == pytest.approx(300 / 210)
 
 
-def test_a_candidate_that_makes_empty_requests_long_gains_next_to_nothing() -> None:
+def test_candidate_that_slows_empty_requests_gains_almost_nothing() -> None:
     honest, long = in_requests(420e-6, 420e-6).findings(), in_requests(500e-6, 420e-6).findings()
     assert long["speedup"] == pytest.approx((270 - 1e6 * DRIFT_S) / (180 - 1e6 * DRIFT_S), rel=0.01)
     assert long["speedup_low"] == pytest.approx(honest["speedup_low"], rel=3e-3)
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
-def test_a_candidate_that_could_have_left_out_the_copying_is_surely_faster_by_more_than_that_only(kind: str) -> None:
-    """Nine calls, and 10 microseconds to copy the outputs of each, which the candidate does not do."""
+def test_lower_bound_excludes_the_gain_of_a_candidate_that_could_skip_copying_its_outputs(kind: str) -> None:
+    """A request has nine calls. Copying the outputs of each takes 10 microseconds, which the candidate could skip."""
     plain, careful = (in_requests(420e-6, 420e-6, reaches, kind).findings() for reaches in (False, True))
     assert plain["speedup"] == pytest.approx(1.5)
     assert plain["speedup_low"] > 1.25
@@ -976,8 +977,8 @@ def test_a_candidate_that_could_have_left_out_the_copying_is_surely_faster_by_mo
     assert {**careful, "speedup_low": 0} == {**plain, "speedup_low": 0}
 
 
-def test_places_that_are_read_back_come_from_no_generator_whose_numbers_a_candidate_sees() -> None:
-    """From 2,000 words of torch's generator on a CPU one can compute all that come after."""
+def test_places_that_are_read_back_do_not_depend_on_the_seed_of_torch() -> None:
+    """A candidate that sees 2,000 words of torch's generator on a CPU can compute all later ones."""
     found = RequestClock.__new__(RequestClock)
     found.variant = SimpleNamespace(output_stride=1 << 20)  # type: ignore[assignment]
     found.device = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""What Triton builds for every process is built once for all Runners, and a Runner can begin without it."""
+"""Modules that Triton builds in every process are built once for all Runners. A Runner can begin without them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def program(key: str, text: str) -> str:
     return BUILD.format(key=key, text=text)
 
 
-def test_a_runner_begins_with_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_begins_with_a_copy_of_the_built_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = TritonCache({"LANG": "C"}, [program("key", "x")])
     try:
         assert built.wait()
@@ -38,7 +38,7 @@ def test_a_runner_begins_with_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not os.path.exists(built.folder)
 
 
-def test_what_a_later_program_builds_is_added_and_changes_nothing(tmp_path: Path) -> None:
+def test_later_program_adds_modules_and_replaces_none(tmp_path: Path) -> None:
     built = TritonCache({}, [program("key", "first"), program("key", "second"), program("other", "third")])
     try:
         assert built.wait()
@@ -48,7 +48,7 @@ def test_what_a_later_program_builds_is_added_and_changes_nothing(tmp_path: Path
         built.close()
 
 
-def test_a_program_that_fails_leaves_what_was_built_before_it(tmp_path: Path) -> None:
+def test_program_that_fails_keeps_the_modules_that_were_built_before(tmp_path: Path) -> None:
     built = TritonCache({}, [program("key", "x"), "raise SystemExit('no GPU')", program("other", "x")])
     try:
         assert built.wait()
@@ -57,7 +57,7 @@ def test_a_program_that_fails_leaves_what_was_built_before_it(tmp_path: Path) ->
         built.close()
 
 
-def test_without_anything_built_a_runner_begins_with_an_empty_cache(
+def test_runner_begins_with_an_empty_cache_if_nothing_was_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -70,14 +70,14 @@ def test_without_anything_built_a_runner_begins_with_an_empty_cache(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_build_that_hangs_ends_with_the_judge() -> None:
+def test_closing_the_cache_ends_a_build_that_hangs() -> None:
     built = TritonCache({}, ["import time; time.sleep(600)"])
     built.close()
     assert not os.path.exists(built.folder)
 
 
 def test_every_list_of_arguments_gives_a_kernel_that_compiles(tmp_path: Path) -> None:
-    """In a process of its own: this one may interpret kernels."""
+    """The kernels compile in a process of their own, because the tests' process may interpret kernels."""
     pytest.importorskip("triton", reason="Triton is not installed on this system")
     code = (
         "from triton.backends.compiler import GPUTarget\n"
@@ -100,7 +100,7 @@ def test_every_list_of_arguments_gives_a_kernel_that_compiles(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("interpreted", [False, True])
-def test_a_warm_parent_starts_no_thread_and_no_gpu(interpreted: bool) -> None:
+def test_warm_parent_starts_no_thread_and_does_not_initialize_cuda(interpreted: bool) -> None:
     code = (
         "import os, torch, triton, triton.language, triton.compiler.compiler\n"
         "before = len(os.listdir('/proc/self/task'))\n"
@@ -116,7 +116,7 @@ def test_a_warm_parent_starts_no_thread_and_no_gpu(interpreted: bool) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_interpreted_kernel_finds_all_of_triton_imported_by_the_warm_parent() -> None:
+def test_warm_parent_has_imported_all_of_triton_that_an_interpreted_kernel_needs() -> None:
     code = (
         "import sys, torch, triton, triton.language, triton.runtime.interpreter, triton.compiler.compiler\n"
         "import kernel_coder.judge.runner.warm_triton\n"

@@ -15,7 +15,7 @@ X = torch.ones(8, 8)
 
 
 class Seeing(TorchDispatchMode):
-    """Stands for an audit's mode."""
+    """Stands for the dispatch mode of an audit."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -43,7 +43,7 @@ def behind(guard: Callable[[], Any]) -> Callable[[], object]:
     return work
 
 
-def test_everything_that_the_audit_sees_is_seen() -> None:
+def test_operators_that_the_audit_sees_are_not_reported() -> None:
     def work() -> None:
         torch.nn.functional.linear(X, X)
         torch.nn.functional.layer_norm(X, (8,))
@@ -55,7 +55,7 @@ def test_everything_that_the_audit_sees_is_seen() -> None:
 
 
 @pytest.mark.parametrize("guard", [torch._C._DisableTorchDispatch, _disable_current_modes])
-def test_an_operator_behind_a_guard_is_found(guard: Callable[[], Any]) -> None:
+def test_operator_behind_a_guard_that_switches_the_audit_off_is_found(guard: Callable[[], Any]) -> None:
     assert unseen_in(behind(guard)) == ["aten::_softmax"]
 
 
@@ -68,5 +68,5 @@ def test_a_step_of_autograd_is_no_operator() -> None:
     assert list(unseen_among([Event("autograd::engine::evaluate_function: MmBackward0", [seen])])) == []
 
 
-def test_a_thread_that_only_moves_data_hides_nothing() -> None:
+def test_thread_that_only_moves_data_is_not_reported() -> None:
     assert unseen_in(lambda: in_thread(lambda: X.clone().view(-1))) == []

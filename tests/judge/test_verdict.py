@@ -1,4 +1,4 @@
-"""The verdict: what it refuses to say, and that JSON loses nothing of it."""
+"""The verdict: contradictions and wrong types are refused, and JSON keeps every field."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def output_error(**others: Any) -> OutputError:
     return OutputError(**{**given, "relative_error": 1e-6, **others})
 
 
-# What it is
+# Properties
 
 
-def test_correct_is_what_the_outcome_says() -> None:
+def test_correct_and_is_scored_follow_from_the_outcome() -> None:
     for outcome in Outcome:
         verdict = example_verdict(outcome.value)
         assert verdict.correct == (outcome is Outcome.CORRECT)
@@ -36,7 +36,7 @@ def test_correct_is_what_the_outcome_says() -> None:
         Verdict(outcome=Outcome.TIMEOUT, correct=True)  # type: ignore[call-arg]
 
 
-def test_it_cannot_be_changed_and_keeps_its_own_copy_of_what_it_was_given() -> None:
+def test_verdict_cannot_be_changed_and_copies_its_arguments() -> None:
     versions, seeds = {"torch": "2.13.0"}, [1, 2]
     verdict = example_verdict(versions=versions, seeds=seeds)
     versions["torch"], seeds[0] = "other", 9
@@ -46,7 +46,7 @@ def test_it_cannot_be_changed_and_keeps_its_own_copy_of_what_it_was_given() -> N
     assert dataclasses.replace(verdict, device="cpu").device == "cpu"
 
 
-def test_it_can_be_hashed_copied_pickled_and_taken_apart() -> None:
+def test_verdict_can_be_hashed_copied_pickled_and_converted_to_a_dict() -> None:
     verdict = example_verdict(speedup=1.5, stage_s={"compile": 1.0}, errors=(output_error(),))
     for twin in (copy.deepcopy(verdict), pickle.loads(pickle.dumps(verdict))):
         assert twin == verdict
@@ -54,7 +54,7 @@ def test_it_can_be_hashed_copied_pickled_and_taken_apart() -> None:
     assert dataclasses.asdict(verdict)["errors"][0]["name"] == "output"
 
 
-# What it refuses to say
+# Contradictions and wrong types
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_wrong_type_is_refused_in_one_sentence(fields: dict[str, Any], sentenc
         ({"reference_error": -1e-9}, "reference_error of output must be at least 0; got -1e-09"),
     ],
 )
-def test_an_output_error_without_sense_is_refused(fields: dict[str, Any], sentence: str) -> None:
+def test_invalid_output_error_is_refused(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         output_error(**fields)
     assert str(caught.value) == sentence
@@ -197,7 +197,7 @@ def test_json_keeps_every_bit(verdict: Verdict) -> None:
     assert again.to_json() == line
 
 
-def test_json_has_every_field_and_no_number_that_json_does_not_have() -> None:
+def test_json_has_every_field_and_writes_infinity_as_text() -> None:
     verdict = example_verdict("wrong_output", errors=[output_error(mismatches=1, max_abs_error=INF)])
     plain = json.loads(verdict.to_json(), parse_constant=lambda name: pytest.fail(name))
     assert list(plain) == [field.name for field in dataclasses.fields(Verdict)]
@@ -245,7 +245,7 @@ def without(*names: str) -> str:
     ],
     ids=lambda value: value[:40],
 )
-def test_any_other_json_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+def test_invalid_json_is_refused_in_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         Verdict.from_json(text)
     assert str(caught.value).startswith(sentence)
@@ -257,7 +257,7 @@ def test_any_other_json_is_refused_in_one_sentence(text: str, sentence: str) -> 
         st.none() | st.booleans() | st.floats() | st.text(), lambda a: st.lists(a) | st.dictionaries(st.text(), a)
     )
 )
-def test_no_value_in_any_field_is_anything_but_accepted_or_refused(value: Any) -> None:
+def test_any_value_in_a_field_is_accepted_or_refused_with_a_value_error(value: Any) -> None:
     for name in ("outcome", "compiled", "errors", "seeds", "stage_s", "speedup", "feedback"):
         text = changed(**{name: value})
         try:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cpu
 
 
 def workers(*ready: str) -> list[Any]:
-    """Workers with these tasks ready, one letter each; compared by identity, as slots are."""
+    """Return workers with these tasks ready, one letter per task. Workers compare by identity, as slots do."""
     return [SimpleNamespace(ready=set(one), last=one[-1:], name=place) for place, one in enumerate(ready)]
 
 
@@ -57,7 +57,7 @@ class Line:
             assert not thread.is_alive()
 
 
-def test_a_single_caller_gets_the_worker_with_its_task_or_else_the_last_one() -> None:
+def test_only_caller_gets_the_worker_with_its_task_or_else_the_last_free_one() -> None:
     one, two, three = workers("a", "b", "")
     queue = WorkerQueue([one, two, three])
     assert queue.take("a") is one
@@ -67,7 +67,7 @@ def test_a_single_caller_gets_the_worker_with_its_task_or_else_the_last_one() ->
     assert queue.take("d") is two
 
 
-def test_a_free_worker_goes_to_the_first_whose_task_it_has_ready() -> None:
+def test_free_worker_goes_to_the_first_caller_whose_task_it_has_ready() -> None:
     one, two = workers("a", "b")
     line = Line(WorkerQueue([one, two]))
     line.queue.take("a"), line.queue.take("b")
@@ -77,24 +77,24 @@ def test_a_free_worker_goes_to_the_first_whose_task_it_has_ready() -> None:
     line.end()
 
 
-def test_the_task_that_a_worker_has_just_been_at_comes_before_others_that_it_has_ready() -> None:
+def test_last_task_of_a_worker_comes_before_its_other_ready_tasks() -> None:
     one, two = workers("ab", "dc")
     line = Line(WorkerQueue([one, two]))
     line.queue.take("b"), line.queue.take("c")
     line.wait_for("a", "b", "b", "a", "d")
     assert [line.next_after(one) for _ in range(2)] == [("b", one), ("b", one)]
-    assert line.next_after(two) == ("a", two)  # passed over twice, as often as there are workers
+    assert line.next_after(two) == ("a", two)  # this caller was passed over twice, as often as there are workers
     assert line.next_after(one) == ("a", one)
     line.end()
 
 
-def test_then_to_the_first_whose_task_no_other_worker_will_have_ready() -> None:
+def test_worker_without_a_ready_task_goes_to_a_caller_whose_task_no_busy_worker_has() -> None:
     one, two = workers("a", "")
     line = Line(WorkerQueue([one, two]))
     line.queue.take("a"), line.queue.take("d")
     line.wait_for("a", "c", "a")
-    assert line.next_after(two) == ("c", two)  # the first one can have the other worker
-    assert line.next_after(two) == ("a", two)  # nothing else waits, and no worker is idle while a caller waits
+    assert line.next_after(two) == ("c", two)  # the first caller can wait for the other worker
+    assert line.next_after(two) == ("a", two)  # only callers with this task wait, and no worker may be idle then
     line.end()
 
 
@@ -112,7 +112,7 @@ def test_a_closed_queue_gives_no_worker_to_any_caller() -> None:
     line = Line(WorkerQueue([one]))
     assert line.queue.take("a") is one
     line.wait_for("a", "b")
-    assert line.queue.take_idle(0.01) is None  # at work
+    assert line.queue.take_idle(0.01) is None  # the worker is busy
     line.end()
     assert [worker for _, worker in line.served] == [None, None]
     line.queue.give_back(one)
@@ -120,14 +120,14 @@ def test_a_closed_queue_gives_no_worker_to_any_caller() -> None:
     assert line.queue.take_idle() is one
 
 
-def test_callers_that_are_dismissed_leave_the_line_and_others_may_come() -> None:
+def test_dismissed_callers_get_no_worker_and_later_callers_do() -> None:
     (one,) = workers("")
     line = Line(WorkerQueue([one]))
     assert line.queue.take("a") is one
     line.wait_for("a", "b")
     line.queue.dismiss()
     line.queue.give_back(one)
-    assert line.queue.take_idle(0.0) is one  # no caller got it, not even before their threads wake up
+    assert line.queue.take_idle(0.0) is one  # no dismissed caller got the worker; their threads may still sleep
     for thread in line._threads:
         thread.join(5.0)
     assert sorted(line.served) == [("a", None), ("b", None)]
@@ -137,8 +137,10 @@ def test_callers_that_are_dismissed_leave_the_line_and_others_may_come() -> None
 
 
 @pytest.mark.parametrize("is_served", [False, True])
-def test_a_caller_that_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
-    """Ctrl-C, before or just after a worker was found."""
+def test_caller_that_is_interrupted_while_waiting_leaves_the_worker_free(
+    monkeypatch: pytest.MonkeyPatch, is_served: bool
+) -> None:
+    """Ctrl-C comes before the caller gets a worker, or just after it."""
     (one,) = workers("")
     queue = WorkerQueue([one])
     if not is_served:
@@ -157,7 +159,7 @@ def test_a_caller_that_stops_waiting_leaves_nothing_behind(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_caller_is_served_once_and_no_worker_twice_at_a_time(seed: int) -> None:
+def test_every_caller_is_served_once_and_no_worker_serves_two_at_a_time(seed: int) -> None:
     rng = random.Random(seed)
     team = workers("", "", "")
     queue, busy, served = WorkerQueue(team), set(), []

@@ -50,7 +50,7 @@ class ModelNew(torch.nn.Module):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a task, a candidate, and files that tell when they are imported."""
+    """A folder with a task, a candidate, and files that leave a trace when they are imported."""
     for name in PLANTED:
         (tmp_path / f"{name}.py").write_text(
             f"import os\nopen(os.path.join({str(tmp_path)!r}, 'imported'), 'a').write({name!r})\n"
@@ -97,7 +97,7 @@ def test_no_command_imports_from_the_current_folder(folder: Path, command: str) 
     assert done.returncode == 0, done.stderr
 
 
-def test_other_programs_keep_their_current_folder(tmp_path: Path) -> None:
+def test_other_programs_can_still_import_from_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("import kernel_coder\n")
     (tmp_path / "mine" / "__main__.py").write_text("import beside\n")

@@ -1,11 +1,11 @@
-"""Does an honest candidate of the corpus do what its reference does? Run in a process of its own, outside the sandbox.
+"""Checks that honest candidates of the corpus agree with their references. Runs in its own process, without a sandbox.
 
     [TRITON_INTERPRET=1] python trusted_run.py [--device cpu] NAME...
 
 writes a line {"name", "problem", "seconds"} for each candidate; problem is null if it agrees. The weights are moved off
-their initial values and given to the candidate by name, or by order where the names differ. Each output must be as near
-to the reference in float64 as the reference in its own precision is, times a small factor; over the task's own inputs,
-normal ones, larger, shifted and partly NaN ones, and over a second shape.
+their initial values and given to the candidate by name, or by order if the names differ. The correct outputs are those
+of the reference in float64. The error of an output may be a small factor times the error of the reference in its own
+precision. The inputs are the task's own, normal, large, shifted, and partly NaN; a second shape is checked, too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from torch import Tensor, nn
 FACTOR = 4.0  # times the reference's own error
 FLOOR = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # of the output's largest magnitude
 FAMILIES = ("own", "normal", "large", "shifted", "nan")
-SPECIALISED = {"softmax_for_8_rows", "softmax_for_96_columns"}  # they refuse other shapes
-WITHOUT_NAN = {"triu_matmul", "labelled"}  # leaving out a product with zero is fair
+SPECIALISED = {"softmax_for_8_rows", "softmax_for_96_columns"}  # these candidates refuse other shapes
+WITHOUT_NAN = {"triu_matmul", "labelled"}  # a candidate may leave out a product with zero
 WITHOUT_NAN |= {"top_values", "row_max", "router", "largest_of_eight", "row_int8"}  # the order of NaNs is not defined
 
 
@@ -49,7 +49,7 @@ def load(source: str, name: str, folder: Path) -> ModuleType:
 
 
 def build(module: ModuleType, name: str, init: list[Any]) -> nn.Module:
-    """KernelBench's arguments of __init__: a list of them, or a list of those by place and a dict of those by name."""
+    """Build the module. As in KernelBench, `init` is a list, or a list of positional and a dict of named arguments."""
     by_place, by_name = init if len(init) == 2 and isinstance(init[1], dict) else (init, {})
     return getattr(module, name)(*by_place, **by_name)
 
@@ -170,7 +170,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in options.names:
             start = time.perf_counter()
-            place = Path(folder) / name  # its own: Python remembers the source of a path
+            place = Path(folder) / name  # a new folder for each candidate, because Python caches the source of a path
             place.mkdir()
             try:
                 problem = check(by_name[name], options.device, place)

@@ -78,14 +78,14 @@ def test_a_plain_script_uses_the_kernel_and_falls_back_with_one_warning(exported
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_verdict_is_a_test_that_passes(exported: Path) -> None:
+def test_exported_tests_pass(exported: Path) -> None:
     done = plain(exported, "-m", "pytest", "-q", "relu_mul_kernel", "scale_kernel", TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-4000:]
     assert "14 passed" in done.stdout
 
 
 @pytest.mark.long
-def test_the_test_fails_if_a_source_was_changed(exported: Path, tmp_path: Path) -> None:
+def test_exported_tests_fail_if_a_source_was_changed(exported: Path, tmp_path: Path) -> None:
     with Library(":memory:") as library:
         library.add(made_task(), RELU_KERNEL, verdict_on(RELU_KERNEL, made_task()))
         folder = export(library.search()[0], tmp_path, "changed")
@@ -101,7 +101,9 @@ def imported(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Module
     return importlib.import_module(name)
 
 
-def test_another_device_or_no_interpreter_is_a_fallback(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_interpreter_or_on_another_device_falls_back_to_its_reference(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = imported(exported, "scale_kernel", monkeypatch)
     module = package.Kernel()
     assert [*module.state_dict()] == ["weight"]

@@ -1,4 +1,4 @@
-"""The file of verified kernels: what it takes, what it finds, and that a killed process loses nothing."""
+"""The library of verified kernels: which kernels it accepts and finds, and that a killed process loses none."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_nearest_task_comes_first_and_the_task_itself_can_be_left_out(librar
     assert library.nearest(relu, 2, precision="bf16") == []
 
 
-def test_words_are_taken_literally(library: Library) -> None:
+def test_search_words_are_taken_literally(library: Library) -> None:
     task = made_task("a_b%c")
     library.add(task, RELU_KERNEL, verdict_on(RELU_KERNEL, task))
     assert [len(library.search(text)) for text in ("b%c A_B", "a%c", "a_b tl.maximum", "x' OR 1 --")] == [1, 0, 1, 0]
@@ -112,7 +112,7 @@ def test_kill_9_loses_no_kernel_that_was_added(tmp_path: Path) -> None:
     path = tmp_path / "library.sqlite"
     code = ADDING.format(tests=str(Path(__file__).parent))
     promised = 0
-    for moment in (0.05, 0.2):  # killed twice, the second time in a library that a kill left
+    for moment in (0.05, 0.2):  # the second process opens the library that the first kill left
         with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "open\n"
@@ -134,7 +134,7 @@ def test_kill_9_loses_no_kernel_that_was_added(tmp_path: Path) -> None:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_search_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_and_show_commands_print_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, task = tmp_path / "library.sqlite", made_task()
     with Library(path) as library:
         library.add(task, RELU_KERNEL, verdict_on(RELU_KERNEL, task, speedup=2.0, device="NVIDIA H200"))

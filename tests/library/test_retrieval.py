@@ -62,7 +62,7 @@ def test_the_packaged_example_comes_before_those_of_the_library() -> None:
 
 
 class HonestJudge(PretendJudge):
-    """Its verdicts name the source that they are about."""
+    """A judge whose verdicts have the hash of the source that they are about."""
 
     def verdict(self, task: Task, code: str) -> Verdict:
         return replace(super().verdict(task, code), candidate_hash=sha256_text(code))

@@ -1,4 +1,4 @@
-"""Rounds of reinforcement learning, filter and supervised training: what each stage gets, and being killed."""
+"""Rounds of reinforcement learning, filter and supervised training: inputs of each stage, and resume after a kill."""
 
 from __future__ import annotations
 
@@ -92,12 +92,14 @@ def test_the_first_turn_of_a_conversation_is_learnt_and_later_ones_are_not(tmp_p
         ({"by": "all", "max_thinking": 7}, [7, 5]),
     ],
 )
-def test_the_filter(changes: dict[str, Any], thinking: list[int], tmp_path: Path) -> None:
+def test_filter_keeps_the_chosen_answers_of_each_task(
+    changes: dict[str, Any], thinking: list[int], tmp_path: Path
+) -> None:
     answers = list(solved_answers(write_samples(tmp_path)))
     assert [one.thinking for one in keep(answers, KeepConfig(**changes), seed=0)] == thinking
 
 
-def test_random_answers_follow_from_the_seed_alone() -> None:
+def test_random_choice_of_answers_depends_on_the_seed() -> None:
     answers = [Solved("relu", [], f"{n}", n, None) for n in range(20)]
     draws = [keep(order, KeepConfig(by="random", per_task=5), seed) for order in (answers, answers) for seed in (0, 1)]
     assert draws[0] == draws[2] != draws[1] == draws[3]
@@ -108,7 +110,7 @@ def test_random_answers_follow_from_the_seed_alone() -> None:
 
 
 class Stages:
-    """Stands for training, supervised training and evaluation; ``fail`` names a call that is killed."""
+    """Stands in for training, supervised training and evaluation; ``fail`` names a call that is killed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: str = "") -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -148,7 +150,7 @@ def recipe(folder: Path, *more: str) -> list[str]:
     return ["--config", str(ROOT / "configs/nano-loop.yaml"), "--run.output_dir", str(folder / "loop"), *more]
 
 
-def test_each_round_learns_from_the_start_what_all_rounds_found(
+def test_each_round_trains_the_first_model_on_the_answers_of_all_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = Stages(monkeypatch)
@@ -174,7 +176,7 @@ def test_each_round_learns_from_the_start_what_all_rounds_found(
 
 
 @pytest.mark.parametrize("fail", ["evaluate 1", "train 2", "sft 1", "evaluate 3"])
-def test_a_stage_that_was_killed_is_done_again_and_no_other(
+def test_resume_repeats_only_the_stage_that_was_killed(
     fail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = recipe(tmp_path, "--run.rounds", "2")
@@ -210,7 +212,7 @@ def test_mistakes_are_one_sentence(
     assert "holds a loop with another config" in mistake("--resume", "--keep.per_task", "9")
 
 
-def test_nothing_to_learn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_without_an_answer_to_learn_from_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Stages(monkeypatch)
     loop = Loop(load_config(*[None], ["--run.output_dir", str(tmp_path), "--keep.min_speedup", "9"]), lambda line: None)
     loop.open(resume=False)
@@ -218,13 +220,13 @@ def test_nothing_to_learn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         loop.run()
 
 
-def test_a_round_that_is_not_finished_has_empty_places() -> None:
+def test_row_of_an_unfinished_round_has_empty_columns() -> None:
     header, row = rows([Round(1, rl={"answers": 8, "correct": 2, "different": 4, "seconds": 3.0})])
     assert len(header) == len(row)
     assert row == ["1", "8", "25.0%", "50.0%", *["–"] * 5, "3"]
 
 
-# ---- nothing pretended -----------------------------------------------------------------------------------------------
+# ---- a real round ----------------------------------------------------------------------------------------------------
 
 SMALL = {
     "train": {
@@ -256,7 +258,7 @@ SMALL = {
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # four processes, each of which loads torch and starts a judge
-def test_a_round_with_nano_that_is_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_round_with_nano_that_is_killed_twice_ends_like_an_uninterrupted_round(tmp_path: Path) -> None:
     config = tmp_path / "loop.yaml"
     config.write_text(json.dumps(SMALL))
     command = [sys.executable, "-m", "kernel_coder.loop", "--config", str(config), "--run.rounds", "1"]

@@ -50,19 +50,19 @@ def test_same_corpus_gives_the_same_bytes_in_another_process(folder: Path, tmp_p
     assert digest(tmp_path / "tokenizer") == digest(folder / "tokenizer")
 
 
-# `tokenizer` is read only.
+# The test only reads the fixture, so all examples may share it.
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_any_text_comes_back(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+def test_decoding_gives_back_any_text(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_every_packaged_pair_comes_back(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_decoding_gives_back_every_packaged_pair(tokenizer: PreTrainedTokenizerFast) -> None:
     for text in corpus(["packaged"]):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_form_indentation_and_digits_are_cut_as_meant(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_tags_and_indentation_are_one_token_and_digits_one_each(tokenizer: PreTrainedTokenizerFast) -> None:
     assert len(tokenizer) == 1024
     for tag in TAGS:
         assert len(tokenizer.encode(tag, add_special_tokens=False)) == 1
@@ -70,14 +70,14 @@ def test_form_indentation_and_digits_are_cut_as_meant(tokenizer: PreTrainedToken
         assert len(tokenizer.encode(indent, add_special_tokens=False)) == 1
     assert len(tokenizer.encode("4096", add_special_tokens=False)) == 4
     assert len(tokenizer.encode(" tl.constexpr", add_special_tokens=False)) <= 3
-    # The form is not special: a decoded answer keeps it.
+    # The tags are no special tokens, so a decoded answer keeps them.
     answer = build_answer("x = 1", "So.")
     ids = tokenizer.encode(answer, add_special_tokens=False)
     assert tokenizer.decode(ids, skip_special_tokens=True) == answer
     assert ops.parse_response(answer).ok
 
 
-def test_pairs_are_short(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_packaged_prompts_and_pairs_need_few_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     tasks = list(load_tasks("packaged"))
     prompts = [len(encode_prompt(tokenizer, build_messages(task, "nano"))) for task in tasks]
     assert sum(prompts) / len(prompts) < 350
@@ -85,7 +85,7 @@ def test_pairs_are_short(tokenizer: PreTrainedTokenizerFast) -> None:
     assert sum(map(len, texts)) / sum(len(tokenizer.encode(text)) for text in texts) > 2.5
 
 
-def test_shipped_sizes_hold_for_the_default_model() -> None:
+def test_default_model_fits_into_the_shipped_size() -> None:
     tokenizer = train_tokenizer(["import torch\n"] * 3)
     model = nano_model(nano_config(tokenizer, vocab_size=1024))
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -121,7 +121,9 @@ def test_init_and_export_give_a_loadable_model(
     assert {file.suffix for file in (tmp_path / "shipped").iterdir()} <= {".json", ".safetensors", ".jinja"}
 
 
-def test_too_large_a_model_is_not_shipped(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_that_is_too_large_is_not_exported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     large = json.dumps({"num_hidden_layers": 1, "intermediate_size": 16_000})
     command = ["init", "--tokenizer", str(folder / "tokenizer"), "--output", str(tmp_path / "a"), "--config", large]
     assert main(command) == 0

@@ -1,7 +1,7 @@
-"""Ops for tests that are written on the CPU and run on every device.
+"""Lets a test that is written for CPU tensors run its op on every device.
 
-``anywhere(op)`` takes CPU tensors to the device of the running test, strides and all, and brings results back; gradient
-follows both ways. On the CPU it is the op itself.
+``anywhere(op)`` copies CPU tensors, with their strides, to the device of the running test. It calls the op there and
+copies the results back to the CPU. Autograd works through both copies. On the CPU nothing is copied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def use(device: str) -> None:
 
 
 def placed(value: Tensor, device: str) -> Tensor:
-    """A copy on the device, with the same strides and the same place in 16 bytes."""
+    """A copy on the device, with the same strides and the same alignment to 16 bytes."""
     offset = value.storage_offset() % 16
     if value.numel() == 0 or (value.is_contiguous() and offset == 0):
         return value.to(device, copy=True)

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def ops_run_there(device: str) -> Iterator[None]:
-    """What `anywhere` wraps runs on the device of the test."""
+    """Ops that `anywhere` wraps run on the device of the test."""
     anywhere.use(device)
     yield
     anywhere.use("cpu")
@@ -18,6 +18,6 @@ def ops_run_there(device: str) -> Iterator[None]:
 
 @pytest.fixture
 def chosen_kernels(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ "general": as on a GPU before Hopper."""
+    """For "general", turns the cluster kernels off, as on a GPU before Hopper."""
     if kernels == "general":
         monkeypatch.setenv("KC_CLUSTER_KERNELS", "never")

@@ -11,7 +11,7 @@ from kernel_coder.ops import LOSS_METRICS, LossOutput
 from tolerances import assert_close
 from torch import Tensor
 
-#: One spec of each kind: token by token, by sequence, with KL, with entropy, with each sort of gate.
+#: One spec of each kind: token ratios, sequence ratios, KL, entropy, and each kind of gate.
 SPECS = {
     "clip": LossSpec.preset("dapo"),
     "gspo": LossSpec.preset("gspo"),
@@ -22,7 +22,7 @@ SPECS = {
     "cispo": LossSpec(surrogate="cispo", epsilon_high=1.3, reduction="token_mean"),
 }
 
-#: For batches drawn at random in float64: a sum may nearly cancel by chance. Any real mistake is far above 1e-7.
+#: Slack for random batches in float64, where a sum may nearly cancel by chance. A real mistake is far above 1e-7.
 CHANCE = 1e5
 
 
@@ -31,7 +31,7 @@ def computed_in(dtype: torch.dtype) -> torch.dtype:
 
 
 def loss_batch(logits: Tensor, lengths: list[int], seed: int = 0) -> dict[str, Any]:
-    """All that a loss takes beside its logits: log-probs of other policies around those of the logits, a mask."""
+    """Every input of a loss except its logits. The log-probs of the other policies are near those of the logits."""
     rng = torch.Generator().manual_seed(seed)
     tokens, vocab = logits.shape
     ids = torch.randint(0, vocab, (tokens,), generator=rng)
@@ -55,7 +55,7 @@ def loss_batch(logits: Tensor, lengths: list[int], seed: int = 0) -> dict[str, A
 
 
 def assert_loss_equals_reference(out: LossOutput, loss: Tensor, metrics: dict[str, float], slack: float = 1.0) -> None:
-    # A loss is a sum that may cancel: its error is measured against the size of its terms.
+    # The terms of a loss may cancel to almost 0, so its error is measured against the size of its terms, about 1.
     one = loss.new_tensor(1.0)
     assert_close(torch.stack([out.loss.detach(), one.to(out.loss)]), torch.stack([loss.detach(), one]), slack=slack)
     named = dict(zip(LOSS_METRICS, out.metrics.tolist(), strict=True))

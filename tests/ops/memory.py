@@ -1,4 +1,4 @@
-"""How much an op allocates."""
+"""Measures how much memory an op allocates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def allocated_bytes(call: Callable[[], object], device: str = "cpu") -> int:
-    """The sum of torch's allocations on the device during a call, freed again or not."""
+    """The sum of all torch allocations on the device during a call, also of those that the call frees again."""
     if device == "cuda":
         before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
         call()

@@ -32,7 +32,7 @@ def finite(name: str, *tensors: Tensor | None) -> None:
 
 
 def per_token(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """What a loss takes beside its logits."""
+    """The mask, the sequence bounds and the log-probs of the other policies for a loss."""
     mask = torch.ones(TOKENS, dtype=torch.bool, device="cuda")
     mask[3] = False
     bounds = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0).tolist()], device="cuda")
@@ -57,7 +57,7 @@ def from_logits(vocab: int, dtype: torch.dtype) -> None:
 
 
 def from_hidden(vocab: int, dtype: torch.dtype) -> None:
-    """The same from hidden states, in two chunks."""
+    """Log-probs and the loss from hidden states, with gradients."""
     hidden = torch.randn(TOKENS, 64, dtype=dtype, device="cuda").requires_grad_()
     weight = torch.randn(vocab, 64, dtype=dtype, device="cuda").mul_(0.1).requires_grad_()
     ids = torch.randint(0, vocab, (TOKENS,), device="cuda")

@@ -1,5 +1,7 @@
-"""Against torch in the same dtype, over the vocabularies that models have and one more and rows of every kind; and one
-compilation for every length.
+"""The errors of the ops are no larger than those of torch in the same dtype.
+
+The cases cover the vocabulary sizes of real models, each of them plus one, and rows with extreme values. The last test
+checks that one compilation serves every batch length.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 pytestmark = pytest.mark.usefixtures("chosen_kernels")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 VOCABS = [1000, 32000, 128256, 129920, 151936, 152064, 262144]
-#: Where torch happens to be exact, or luckier with a handful of numbers, this share of a dtype's tolerance will do:
-#: 2e-7 for float32, whose last digit is 1.2e-7.
+#: Torch may be exact by chance. An error below this share of the dtype's tolerance therefore always passes: 2e-7 for
+#: float32, whose machine epsilon is 1.2e-7.
 FLOOR = 0.2
 
 
@@ -29,7 +31,7 @@ def rows_for(device: str) -> int:
 
 
 def logits_of(tokens: int, vocab: int, dtype: torch.dtype, kind: str = "normal") -> tuple[Tensor, Tensor]:
-    """Logits and tokens; "one +80" has the token of every second row there."""
+    """Logits and sampled ids. For "one +80", every second row samples the column with +80."""
     rng = torch.Generator().manual_seed(vocab)
     logits, ids = 3 * torch.randn(tokens, vocab, generator=rng), torch.randint(0, vocab, (tokens,), generator=rng)
     match kind:
@@ -67,11 +69,11 @@ def differentiated(logits: Tensor, logprobs: Tensor, entropy: Tensor, upstream: 
 
 
 def compare(device: str, logits: Tensor, ids: Tensor, with_entropy: bool = True) -> None:
-    """Log-probs, entropy and gradient against float64, beside torch's in the dtype of the logits, on the device."""
+    """Checks that log-probs, entropy and gradient are as close to the float64 reference as those of torch."""
     upstream = torch.randn(2, len(ids), generator=torch.Generator().manual_seed(1))
     upstream[1] *= with_entropy
     if logits.dtype == torch.float16:
-        upstream *= 1024  # as a loss scale does: most probabilities are below what float16 can hold
+        upstream *= 1024  # acts as a loss scale: most probabilities are too small for float16
 
     leaf = placed(logits, device).requires_grad_()
     out = ops.token_logprobs(leaf, ids.to(device), entropy=True)
@@ -95,24 +97,26 @@ def compare(device: str, logits: Tensor, ids: Tensor, with_entropy: bool = True)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [*VOCABS, *(vocab + 1 for vocab in VOCABS)])
-def test_log_probs_entropy_and_gradient_are_as_good_as_torchs(device: str, vocab: int, dtype: torch.dtype) -> None:
+def test_log_probs_entropy_and_gradient_are_as_accurate_as_torch(device: str, vocab: int, dtype: torch.dtype) -> None:
     compare(device, *logits_of(rows_for(device), vocab, dtype))
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 70000])
-def test_from_one_row_to_many(device: str, tokens: int) -> None:
+def test_one_seven_and_70000_rows_are_as_accurate_as_torch(device: str, tokens: int) -> None:
     compare(device, *logits_of(tokens, 5000 if tokens < 70000 else 33, torch.bfloat16))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("first", "pad"), [(0, 1), (0, 3), (1, 0), (3, 4), (8, 8)])
-def test_rows_any_distance_apart(device: str, first: int, pad: int, dtype: torch.dtype) -> None:
+def test_rows_inside_a_wider_tensor_are_as_accurate_as_torch(
+    device: str, first: int, pad: int, dtype: torch.dtype
+) -> None:
     for vocab in (5000, 5001):
         logits, ids = logits_of(7, first + vocab + pad, dtype)
         compare(device, logits[:, first : first + vocab], ids.clamp(max=vocab - 1))
 
 
-# Margins of 40 nats are not for float16: the gradients there are 0 in it.
+# No margins in float16: at margins of up to 40 nats the gradients round to 0.
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [
@@ -120,8 +124,8 @@ def test_rows_any_distance_apart(device: str, first: int, pad: int, dtype: torch
         *itertools.product(["margins"], DTYPES[:2]),
     ],
 )
-def test_hard_rows(device: str, kind: str, dtype: torch.dtype) -> None:
-    # An entropy of 1e-30 is below what float64 can tell from 0 in a log-sum-exp.
+def test_rows_with_extreme_logits_are_as_accurate_as_torch(device: str, kind: str, dtype: torch.dtype) -> None:
+    # "one +80" has entropies of 1e-30, which a float64 log-sum-exp cannot tell from 0.
     for vocab in (1000, 40000, 40001):
         compare(device, *logits_of(8, vocab, dtype, kind), with_entropy=kind != "one +80")
 
@@ -129,7 +133,7 @@ def test_hard_rows(device: str, kind: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [*VOCABS, *(vocab + 1 for vocab in VOCABS)])
 def test_equal_logits_give_minus_log_vocab(device: str, vocab: int, dtype: torch.dtype) -> None:
-    # Columns counted that are not there would show here: 640 too many of 151,936 are 4e-3 nats.
+    # A kernel that counts columns past the end fails: 640 more than 151,936 columns change the result by 4e-3 nats.
     scale = 1024.0 if dtype == torch.float16 else 1.0
     leaf = torch.full((2, vocab), 3.25, dtype=dtype, device=device, requires_grad=True)
     ids = torch.tensor([0, vocab - 1], device=device)
@@ -147,7 +151,7 @@ def test_equal_logits_give_minus_log_vocab(device: str, vocab: int, dtype: torch
 
 @pytest.mark.parametrize("vocab", [1000, 128257, 151936])
 @pytest.mark.parametrize("name", ["clip", "kl and entropy", "gspo"])
-def test_the_gradient_of_a_loss_is_as_good_as_torchs(device: str, name: str, vocab: int) -> None:
+def test_gradient_of_the_loss_is_as_accurate_as_torch(device: str, name: str, vocab: int) -> None:
     tokens = rows_for(device)
     logits, _ = logits_of(tokens, vocab, torch.bfloat16)
     batch = loss_batch(logits.float(), [1, tokens - 1])
@@ -173,7 +177,7 @@ def test_the_gradient_of_a_loss_is_as_good_as_torchs(device: str, name: str, voc
         no_worse(*values)
 
 
-def test_another_length_compiles_nothing_again(device: str) -> None:
+def test_other_batch_lengths_need_no_recompilation(device: str) -> None:
     spec, counter = SPECS["clip"], CompileCounterWithBackend("aot_eager")
 
     def loss(logits: Tensor, hidden: Tensor, weight: Tensor, ids: Tensor, advantages: Tensor) -> Tensor:

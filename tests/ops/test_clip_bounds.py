@@ -1,4 +1,4 @@
-"""A ratio that lies exactly on a bound: neither clipped nor counted as clipped, in every variant, from logits."""
+"""A ratio exactly on a bound is neither clipped nor counted as clipped, in every variant of the loss from logits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("chosen_kernels")
 
-#: Given a ratio r, its log and a share: the fields that bound r at that share of its way from 1, so at r itself for a
-#: share of 1. What else bounds a ratio is far away.
+#: Maps a ratio r, its log and a share to spec fields that place a bound between 1 and r: at r itself for a share of 1,
+#: closer to 1 for a smaller share. Every other bound is far away.
 Bound = Callable[[float, float, float], dict[str, Any]]
 FAR = 100.0
 
@@ -44,7 +44,7 @@ def largest(name: str, **others: float) -> Bound:
 
 LEVELS = ["token", "sequence", "sequence_token", "sequence_sum"]
 UP, DOWN = 1, -1
-#: Each variant: its fields, its bound, and for which sign of A and of log r the bound acts; False: there it must not.
+#: Each variant: its fields, its bound, and whether the bound acts for given signs of A and of log r.
 Case = tuple[dict[str, Any], Bound, dict[tuple[int, int], bool]]
 ONE_SIDED = {(1, UP): True, (1, DOWN): False, (-1, UP): False, (-1, DOWN): True}
 TWO_SIDED = dict.fromkeys(ONE_SIDED, True)
@@ -68,7 +68,7 @@ CASES["gmpo"] = ({"surrogate": "gmpo", "importance_sampling_level": "sequence"},
 
 
 class Rows:
-    """Two equal tokens of one sequence, so that each level has the same ratio (sequence_sum: its square)."""
+    """Two equal tokens of one sequence, so that each level has the same ratio (sequence_sum has its square)."""
 
     def __init__(self, device: str, dtype: torch.dtype, sign: int, side: int) -> None:
         rng = torch.Generator().manual_seed(0)
@@ -102,14 +102,14 @@ class Rows:
 @pytest.mark.parametrize(
     ("name", "sign", "side"), [(name, sign, side) for name, (_, _, acts) in CASES.items() for sign, side in acts]
 )
-def test_a_ratio_on_the_bound_keeps_its_gradient_and_past_it_loses_it(
+def test_bound_changes_the_gradient_only_if_the_ratio_is_past_it(
     device: str, name: str, sign: int, side: int, inplace: bool
 ) -> None:
     fields, bound, acts = CASES[name]
     rows = Rows(device, torch.bfloat16, sign, side)
     free = LossSpec(**fields, **(bound(FAR, 5.0, 1.0) if side == UP else bound(0.1, -5.0, 1.0)))
     wanted, metrics = rows.run(free, inplace)
-    # The ratio as the op sees it, and no bound near it.
+    # Every bound is far away here. The metrics give the ratio exactly as the op computes it.
     r, log_r = (
         metrics["ratio"] / 2,
         metrics["logratio"] / (1 if free.importance_sampling_level == "sequence_sum" else 2),
@@ -127,7 +127,7 @@ def test_a_ratio_on_the_bound_keeps_its_gradient_and_past_it_loses_it(
     assert_close(beyond, rows.run_reference(past))
 
 
-def test_a_probability_that_does_not_move_is_on_the_bound_of_dppo(device: str) -> None:
+def test_dppo_with_epsilon_0_keeps_the_gradient_of_an_unchanged_probability(device: str) -> None:
     rows = Rows(device, torch.bfloat16, 1, UP)
     for inplace in (False, True):
         found = []

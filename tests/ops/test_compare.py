@@ -20,7 +20,7 @@ PAIRS = [
     *((x, x) for x in INTEGER),
     *((x, y) for x in COMPLEX for y in COMPLEX),
 ]
-# Around the widths of vectors, the columns and blocks of the CPU, and the parts that threads take.
+# Sizes around the vector widths, the columns and blocks of the CPU kernel, and the share of one thread.
 SIZES = [0, 1, 2, 7, 8, 9, 15, 17, 255, 511, 513, 4097, 20000]
 
 
@@ -37,9 +37,9 @@ def values(size: int, dtype: torch.dtype, device: str) -> torch.Tensor:
 
 
 def assert_same(fast: ComparisonResult, slow: ComparisonResult) -> None:
-    """Counts, place and elements exactly; the largest errors to a rounding; sums to their order."""
+    """Counts and the first mismatch must be equal. The largest errors may differ by a rounding, sums by their order."""
     assert fast[:7] == slow[:7]
-    assert repr(fast[7:9]) == repr(slow[7:9])  # NaN is NaN, and an int no float
+    assert repr(fast[7:9]) == repr(slow[7:9])  # repr: NaN equals NaN, and 1 differs from 1.0
     for name in ("max_abs_error", "max_rel_error"):
         assert getattr(fast, name) == pytest.approx(getattr(slow, name), rel=1e-15, abs=0), name
     for name in ("squared_error", "squared_expected"):
@@ -81,7 +81,7 @@ def test_equal_tensors_match_and_one_changed_element_is_found(
 
 
 @pytest.mark.parametrize("pair", [*((x, y) for x in REAL for y in REAL), *((x, y) for x in COMPLEX for y in COMPLEX)])
-def test_what_is_not_finite_matches_only_its_like(device: str, pair: tuple[torch.dtype, torch.dtype]) -> None:
+def test_nan_and_infinity_match_only_the_same_value(device: str, pair: tuple[torch.dtype, torch.dtype]) -> None:
     odd = [NAN, INF, -INF, 0.0, -0.0, 1.0]
     x = torch.tensor([a for a in odd for _ in odd], device=device).to(pair[0])
     y = torch.tensor([b for _ in odd for b in odd], device=device).to(pair[1])
@@ -126,7 +126,7 @@ def test_integers_are_compared_exactly_and_without_tolerance(data: st.DataObject
     check(output, expected, rtol=1e9, atol=1e9)
 
 
-def test_int64_beyond_double_are_told_apart_and_reported_exactly(device: str) -> None:
+def test_int64_values_too_large_for_float64_are_told_apart_and_reported_exactly(device: str) -> None:
     for value in (2**53, 2**63 - 2, -(2**63), -(2**53) - 2):
         result = check(torch.tensor([value + 1], device=device), torch.tensor([value], device=device))
         assert (result.mismatches, result.got, result.expected) == (1, value + 1, value)
@@ -148,7 +148,7 @@ def test_a_bool_byte_that_is_neither_0_nor_1_is_true(device: str) -> None:
         (2.0, 1.0, 0.5, 0.5, True),
         (2.0 + 2**-51, 1.0, 0.5, 0.5, False),
         (0.0, 5e-324, 0.0, 0.0, False),
-        (1.0, 1.5, 0.34, 0.0, True),  # relative to what was expected, not to the output
+        (1.0, 1.5, 0.34, 0.0, True),  # relative to expected, not to output
         (1.5, 1.0, 0.34, 0.0, False),
         (1e308, -1e308, 0.1, 0.0, False),  # the error overflows
     ],
@@ -169,14 +169,14 @@ def test_relative_errors_are_bounded_by_the_smallest_normal_number(device: str) 
     assert check(torch.tensor([3], device=device), torch.tensor([0], device=device)).max_rel_error == 3.0
 
 
-def test_the_relative_norm(device: str) -> None:
+def test_relative_error_is_the_norm_of_the_error_over_that_of_expected(device: str) -> None:
     expected = torch.tensor([3.0, 4.0], device=device)
     assert check(expected + torch.tensor([0.3, 0.4], device=device), expected).relative_error == pytest.approx(0.1)
     zeros = torch.zeros(2, device=device)
     assert check(zeros, zeros).relative_error == 0.0
     assert check(expected, zeros).relative_error == INF
     huge = torch.tensor([1e300], dtype=torch.float64, device=device)
-    assert ops.compare(huge, 2 * huge).read().relative_error == INF  # both sums overflow: nothing is known
+    assert ops.compare(huge, 2 * huge).read().relative_error == INF  # both sums overflow, so the error is unknown
 
 
 VIEWS = {
@@ -216,7 +216,7 @@ def test_strided_tensors_are_read_in_row_major_order(
         check(wrong.t(), expected.t(), rtol=0.02)
 
 
-def test_more_dimensions_than_can_be_walked_are_refused_unless_they_merge(device: str) -> None:
+def test_more_than_16_dimensions_are_refused_unless_they_can_be_merged(device: str) -> None:
     deep = torch.zeros((2,) * 17, device=device)
     assert ops.compare(deep, deep + 1).read().mismatches == 2**17
     with pytest.raises(
@@ -225,7 +225,7 @@ def test_more_dimensions_than_can_be_walked_are_refused_unless_they_merge(device
         ops.compare(deep.permute(tuple(range(16, -1, -1))), deep)
 
 
-def test_the_same_bits_every_time_and_with_every_number_of_threads(device: str) -> None:
+def test_bits_are_the_same_in_every_run_and_with_every_number_of_threads(device: str) -> None:
     output = torch.randn(300_001, device=device)
     expected = output.double() + 1e-3 * torch.randn(300_001, dtype=torch.float64, device=device)
     first = ops.compare(output, expected, rtol=1e-3).packed
@@ -238,7 +238,7 @@ def test_the_same_bits_every_time_and_with_every_number_of_threads(device: str) 
         torch.set_num_threads(threads)
 
 
-def test_a_large_tensor_with_the_mismatch_at_its_end(device: str) -> None:
+def test_mismatch_at_the_end_of_a_large_tensor_is_found(device: str) -> None:
     expected = torch.zeros(3_000_003, dtype=torch.float16, device=device)
     output = expected.clone()
     output[3_000_001] = 1.0
@@ -261,7 +261,7 @@ def test_memory_does_not_grow_with_the_tensors(device: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_nobody_waits_for_the_device_before_the_result_is_read(device: str) -> None:
+def test_compare_does_not_wait_for_the_device(device: str) -> None:
     if device == "cpu":
         return
     x = torch.randn(5000, device=device)
@@ -274,7 +274,7 @@ def test_nobody_waits_for_the_device_before_the_result_is_read(device: str) -> N
     assert [result.mismatches for result in ops.read_comparisons(comparisons)] == [0, 5000]
 
 
-def test_no_comparisons_to_read() -> None:
+def test_reading_no_comparisons_gives_an_empty_list() -> None:
     assert ops.read_comparisons([]) == []
 
 
@@ -342,7 +342,7 @@ def test_opcheck(device: str, dtype: torch.dtype) -> None:
     torch.library.opcheck(_C.compare, (x, x.t().contiguous().t(), 1e-3, 1e-6))
 
 
-def test_compiles_whole(device: str) -> None:
+def test_compiles_without_a_graph_break(device: str) -> None:
     def mismatches(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return ops.compare(x, y, atol=0.5).packed[2] + 1
 
@@ -351,7 +351,7 @@ def test_compiles_whole(device: str) -> None:
     assert torch.equal(compiled(x, y), mismatches(x, y))
 
 
-def test_the_check_of_these_tests_bites() -> None:
+def test_check_of_these_tests_notices_each_changed_field() -> None:
     x, y = torch.randn(2, 100, dtype=torch.float64)
     good = ops.compare(x, y, rtol=0.5).read()
     for name in good._fields:

@@ -24,7 +24,7 @@ TYPES = {
 
 
 def named(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """What the statements of a stub define, by name."""
+    """The definitions in a stub, by name."""
     found: dict[str, ast.stmt] = {}
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -103,7 +103,7 @@ def test_every_argument_and_result_has_a_type() -> None:
             assert not untyped, f"{node.name}: {untyped}"
 
 
-def test_report_is_described_by_the_core() -> None:
+def test_core_describes_the_format_of_its_report() -> None:
     import struct
 
     sandbox = _C.sandbox

@@ -1,4 +1,4 @@
-"""C++ that no op reaches from Python alone, in small programs of its own: tests/cpp/."""
+"""Runs the C++ tests in tests/cpp/. They cover code that no op reaches from Python."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ def test_other_failures_pass_through_unchanged() -> None:
 
 
 def refused(size: int) -> str:
-    """The message of a check that fails."""
+    """Makes a check of an op fail and returns its message."""
     with pytest.raises((ValueError, RuntimeError)) as caught:
         torch.ops.kernel_coder.token_logprobs(torch.zeros(size), torch.zeros(1).long(), torch.ones(()), None)
     return str(caught.value)
 
 
-def test_threads_that_fail_at_once_each_know_their_own_failed_check() -> None:
+def test_threads_that_fail_at_once_each_recognise_their_own_failed_check() -> None:
     threads, rounds = 8, 200
     together = threading.Barrier(threads)
 
@@ -60,7 +60,7 @@ def test_threads_that_fail_at_once_each_know_their_own_failed_check() -> None:
         assert list(pool.map(fail, range(threads))) == [rounds] * threads
 
 
-def test_failed_check_of_another_thread_is_not_ours() -> None:
+def test_failed_check_of_another_thread_is_not_recognised() -> None:
     with ThreadPoolExecutor(1) as pool:
         message = pool.submit(refused, 991).result()
     assert "[991]" in message

@@ -1,4 +1,4 @@
-"""A baseline that holds the sample itself shrinks the expected policy gradient by (n - 1) / n; leaving it out does not.
+"""A baseline that includes the sample itself shrinks the expected policy gradient by (n - 1) / n; others do not.
 
 One state, one softmax over actions, rewards known: the gradient of the expected reward is p_a (r_a - sum p r). Groups
 of n draws are turned into gradients by the ops that training uses. The mean over many groups comes with a confidence
@@ -27,11 +27,11 @@ def true_gradient() -> Tensor:
 
 
 def estimates(mode: str, n: int, seed: int) -> Tensor:
-    """For each group of n draws, the estimated gradient along the true one; 1 is unbiased."""
+    """For each group of n draws, the component of the estimate along the true gradient. A mean of 1 is unbiased."""
     generator = torch.Generator().manual_seed(seed)
     actions = torch.multinomial(torch.softmax(LOGITS, 0), GROUPS * n, replacement=True, generator=generator)
     advantages = ops.turn_advantages(REWARDS[actions][:, None], n, mode=mode)[:, 0]
-    # What policy_loss differentiates, minus its sign: A grad log p(a), the mean over a group.
+    # The negative gradient of policy_loss: the mean of A grad log p(a) over a group.
     direction = true_gradient()
     score = direction[actions] - torch.softmax(LOGITS, 0) @ direction  # grad log p(a) along the direction
     return (advantages * score).view(GROUPS, n).mean(1) / (direction @ direction)
@@ -54,8 +54,8 @@ def test_the_baseline_of_grpo_shrinks_the_gradient_and_that_of_trloo_does_not(n:
     assert low > (n - 1) / n
 
 
-def test_every_turn_of_a_conversation_is_unbiased_on_its_own() -> None:
-    """Two turns: the second action's reward is scaled by what the first one was, so turn one earns a return."""
+def test_first_of_two_turns_is_unbiased_with_trloo_and_biased_with_dr_grpo() -> None:
+    """The first action scales the reward of the second, so the first turn earns a discounted return."""
     n, groups = 4, GROUPS
     generator = torch.Generator().manual_seed(5)
     probs = torch.softmax(LOGITS, 0)
@@ -72,16 +72,16 @@ def test_every_turn_of_a_conversation_is_unbiased_on_its_own() -> None:
         assert high - low < 1 / n
 
 
-def test_grpo_with_its_deviation_points_the_same_way_and_is_biased_by_the_same_centre() -> None:
-    """Dividing by the group's deviation scales groups differently; with its centre left out it is loo_std."""
+def test_grpo_and_loo_std_estimates_point_along_the_true_gradient() -> None:
+    """Both divide by a standard deviation, which changes the length of the gradient. Only its direction is checked."""
     n = 4
     shrunk, whole = estimates("grpo", n, 6), estimates("loo_std", n, 6)
     assert interval(shrunk)[0] > 0
     assert interval(whole)[0] > 0
 
 
-def test_the_estimate_is_what_the_loss_differentiates() -> None:
-    """The numbers above are gradients of ``policy_loss`` in truth."""
+def test_gradient_of_policy_loss_equals_the_formula_of_the_estimates() -> None:
+    """The tests above compute gradients by hand. Autograd of ``policy_loss`` gives the same gradient."""
     n, groups = 4, 50
     generator = torch.Generator().manual_seed(7)
     actions = torch.multinomial(torch.softmax(LOGITS, 0), groups * n, replacement=True, generator=generator)

@@ -62,13 +62,13 @@ def test_equals_the_reference_for_ragged_groups_in_any_order(
         ("maxrl", [-1, 0, 0, 1, 0]),
     ],
 )
-def test_small_numbers_by_hand(device: str, mode: str, expected: list[float]) -> None:
+def test_small_groups_equal_values_computed_by_hand(device: str, mode: str, expected: list[float]) -> None:
     rewards = torch.tensor([0.0, 1.0, 1.0, 2.0, 4.0], dtype=torch.float64, device=device)
     groups = torch.tensor([7, 7, 7, 7, 3], device=device)
     assert ops.group_advantages(rewards, groups, mode=mode, eps=0.0).tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_default_eps_is_the_one_of_the_mode(device: str) -> None:
+def test_default_eps_depends_on_the_mode(device: str) -> None:
     rewards = torch.tensor([0.0, 1.0, 1.0, 2.0], dtype=torch.float64, device=device)
     for mode, eps in {"grpo": 1e-4, "batch": 1e-4, "loo_std": 1e-6, "reinforce_pp": 1e-8}.items():
         assert torch.equal(
@@ -81,7 +81,7 @@ def test_default_eps_is_the_one_of_the_mode(device: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_unscored_reward_leaves_every_statistic(device: str, mode: str) -> None:
+def test_unscored_reward_enters_no_statistic_and_gets_zero(device: str, mode: str) -> None:
     rewards = torch.tensor([1.0, NAN, 3.0, 5.0, NAN, NAN, 2.0, 0.5], device=device)
     groups = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2], device=device)
     scored = ~rewards.isnan()
@@ -113,7 +113,7 @@ def test_a_group_of_one_gives_zero_or_its_reward(device: str, mode: str) -> None
 
 
 @pytest.mark.parametrize("mode", ["grpo", "dr_grpo", "batch", "rloo", "loo_std", "reinforce_pp"])
-def test_large_offset_keeps_the_spread(device: str, mode: str) -> None:
+def test_large_offset_of_all_rewards_does_not_change_the_advantages(device: str, mode: str) -> None:
     spread = torch.tensor([0.0, 1.0, 2.0, 4.0, 1.0, 1.0, 0.0, 3.0], device=device)
     assert_close(ops.group_advantages(spread + 1e6, 4, mode=mode), ops.group_advantages(spread.double(), 4, mode=mode))
 
@@ -131,7 +131,7 @@ def test_reinforce_pp_weighs_by_tokens(device: str) -> None:
     assert fast.tolist() == pytest.approx([-1.5, 0.5])
 
 
-def test_an_infinite_reward_is_refused_on_the_cpu_and_never_spoils_its_group(device: str) -> None:
+def test_infinite_reward_is_refused_on_the_cpu_and_spoils_no_other_advantage_on_cuda(device: str) -> None:
     rewards = torch.tensor([1.0, float("inf"), 3.0], device=device)
     if device == "cpu":
         with pytest.raises(ValueError, match=r"^rewards must be finite, or NaN for unscored; got inf at index 1$"):
@@ -142,7 +142,7 @@ def test_an_infinite_reward_is_refused_on_the_cpu_and_never_spoils_its_group(dev
         assert fast[1].isnan()
 
 
-def test_no_rewards(device: str) -> None:
+def test_no_rewards_give_no_advantages(device: str) -> None:
     for mode in MODES:
         assert ops.group_advantages(torch.zeros(0, device=device), 4, mode=mode).shape == (0,)
         ids = torch.zeros(0, dtype=torch.int64, device=device)
@@ -179,7 +179,7 @@ def test_group_size_that_does_not_divide_is_refused(device: str) -> None:
         ops.group_advantages(torch.zeros(6, device=device), 4)
 
 
-def test_tensors_elsewhere_are_refused_by_name(device: str) -> None:
+def test_tensor_on_another_device_is_refused_by_name(device: str) -> None:
     if device == "cpu":
         return
     rewards, two = torch.zeros(2, device=device), torch.zeros(2, dtype=torch.int64)
@@ -213,11 +213,11 @@ def test_wrong_arguments_are_refused_in_one_sentence(device: str) -> None:
         ops.group_advantages(two, 0)
 
 
-# Below the facades a refused argument is what torch makes of it: ValueError up to 2.14, RuntimeError from 2.15 on.
+# Without the Python wrapper, torch chooses the exception: ValueError up to 2.14, RuntimeError from 2.15 on.
 REFUSED = (ValueError, RuntimeError)
 
 
-def test_offsets_and_order_that_lead_outside_are_refused_on_the_cpu() -> None:
+def test_offsets_and_order_out_of_range_are_refused_on_the_cpu() -> None:
     rest = (None, "grpo", 1e-4, "sample", "zero")
     with pytest.raises(REFUSED, match=r"^offsets must go from 0 to the number of rewards, 4; got 0 to 9$"):
         _C.group_advantages(torch.zeros(4), None, torch.tensor([0, 9]), *rest)
@@ -239,7 +239,7 @@ def test_opcheck(device: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["grpo", "reinforce_pp"])
-def test_compiles_whole_with_group_ids(device: str, mode: str) -> None:
+def test_compiles_without_a_graph_break_with_group_ids(device: str, mode: str) -> None:
     rewards = torch.rand(6, device=device)
     groups = torch.tensor([4, 0, 4, 0, 4, 9], device=device)
 
@@ -251,7 +251,7 @@ def test_compiles_whole_with_group_ids(device: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-def test_another_number_of_rewards_compiles_nothing_again(device: str, by_id: bool) -> None:
+def test_other_numbers_of_rewards_need_no_recompilation(device: str, by_id: bool) -> None:
     counter = CompileCounterWithBackend("aot_eager")
 
     def twice(rewards: torch.Tensor, groups: int | torch.Tensor) -> torch.Tensor:
@@ -268,14 +268,14 @@ def test_another_number_of_rewards_compiles_nothing_again(device: str, by_id: bo
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("by_id", [False, True])
 @pytest.mark.parametrize("mode", MODES)
-def test_no_wait_for_the_device_and_capture_in_a_graph_that_follows_its_inputs(
+def test_call_does_not_wait_for_the_device_and_its_graph_follows_new_inputs(
     device: str, mode: str, by_id: bool
 ) -> None:
     if device == "cpu":
         return
     rewards, ids = torch.rand(5000, device=device), torch.arange(5000, device=device) % 7
     others, other_ids = torch.rand(5000, device=device), torch.arange(5000, device=device) // 50
-    # Other ids make other groups, and another number of them.
+    # The second ids form other groups, and another number of groups.
     expected = [
         ops.group_advantages(rewards, ids if by_id else 50, mode=mode),
         ops.group_advantages(others, other_ids if by_id else 50, mode=mode),

@@ -41,7 +41,7 @@ def check_against_reference(
     leaf = logits.detach().double().requires_grad_()
     loss, metrics = reference.grpo_loss(leaf, inputs.pop("ids"), inputs.pop("advantages"), spec, **inputs)
     (wanted,) = torch.autograd.grad(loss, leaf)
-    # A log-prob of -10 is a float32 within 5e-7; a ratio inherits that as its relative error.
+    # float32 stores a log-prob of -10 to within 5e-7. That becomes the relative error of a ratio.
     assert_loss_equals_reference(out, loss, metrics, slack=3 * slack)
     assert grad.dtype == logits.dtype
     ids = batch["ids"].clamp(min=0)
@@ -79,7 +79,7 @@ def test_every_preset_equals_the_reference(preset: str) -> None:
 def test_any_batch_equals_the_reference(
     lengths: list[int], vocab: int, seed: int, spec: LossSpec, denominator: float | None, per_token_temperature: bool
 ) -> None:
-    # float64, where a ratio falls on the same side of its bound as in the reference.
+    # float64, so that each ratio falls on the same side of its bound as in the reference.
     logits = random_logits(sum(lengths), vocab, torch.float64, seed)
     temperature = 0.5 + torch.rand(sum(lengths), dtype=torch.float64) if per_token_temperature else 1.0
     batch = loss_batch(logits, lengths, seed)
@@ -87,7 +87,7 @@ def test_any_batch_equals_the_reference(
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_it_is_policy_loss_of_token_logprobs_bit_for_bit(spec: LossSpec) -> None:
+def test_equals_policy_loss_of_token_logprobs_bit_for_bit(spec: LossSpec) -> None:
     logits = random_logits(20, 3000)
     batch = loss_batch(logits, [9, 11])
     out, grad = run(logits, batch, spec)
@@ -104,7 +104,7 @@ def test_it_is_policy_loss_of_token_logprobs_bit_for_bit(spec: LossSpec) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_scoring_without_a_gradient_and_the_loss_agree_so_that_the_ratio_is_one(dtype: torch.dtype) -> None:
+def test_scores_without_a_gradient_equal_those_of_the_loss_so_the_ratio_is_one(dtype: torch.dtype) -> None:
     logits = random_logits(30, 3000, dtype)
     batch = loss_batch(logits, [30])
     with torch.no_grad():
@@ -114,7 +114,7 @@ def test_scoring_without_a_gradient_and_the_loss_agree_so_that_the_ratio_is_one(
     metrics = dict(zip(LOSS_METRICS, out.metrics.tolist(), strict=True))
     assert metrics["logratio_sq"] == 0
     assert metrics["ratio"] == metrics["tokens"] == int(batch["mask"].sum())
-    # No old policy means the same thing.
+    # Without an old policy the ratio is one too.
     assert torch.equal(grad, run(logits, batch, SPECS["clip"], old_logprobs=None, temperature=0.9)[1])
 
 
@@ -135,7 +135,7 @@ def test_gradients_of_eight_parts_add_up_to_those_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_batch_masked_throughout_gives_zero(spec: LossSpec) -> None:
+def test_fully_masked_batch_gives_zero(spec: LossSpec) -> None:
     logits = torch.full((6, 50), NAN)
     batch = loss_batch(torch.zeros(6, 50), [6])
     out, grad = run(logits, batch, spec, mask=torch.zeros(6, dtype=torch.bool))
@@ -151,7 +151,7 @@ def test_no_tokens_give_zero() -> None:
     assert grad.shape == (0, 50)
 
 
-def test_tokens_without_advantage_are_not_read_again(device: str) -> None:
+def test_backward_does_not_read_rows_with_zero_advantage(device: str) -> None:
     logits = random_logits(6, 500)
     batch = loss_batch(logits, [6]) | {"mask": torch.ones(6, dtype=torch.bool), "ids": torch.arange(6)}
     batch["advantages"][2:4] = 0.0
@@ -159,14 +159,14 @@ def test_tokens_without_advantage_are_not_read_again(device: str) -> None:
     leaf = placed(logits, device).requires_grad_()
     out = ops.grpo_loss(leaf, batch.pop("ids"), batch.pop("advantages"), SPECS["clip"], **batch)
     with torch.no_grad():
-        leaf.data[2:4] = NAN  # would show in the gradient if the rows were read
+        leaf.data[2:4] = NAN  # shows in the gradient if the backward pass reads the rows
     out.loss.backward()
     assert leaf.grad is not None
     assert bool((leaf.grad[2:4] == 0).all())
     assert bool(leaf.grad.isfinite().all())
 
 
-def test_the_gradient_follows_what_the_loss_is_multiplied_with() -> None:
+def test_gradient_is_right_for_a_scaled_loss_and_for_a_sum_with_other_terms() -> None:
     logits = random_logits(9, 300)
     batch = loss_batch(logits, [9])
     leaf = logits.clone().requires_grad_()
@@ -195,7 +195,7 @@ def test_inputs_are_left_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip((logits, *batch.values()), before, strict=True))
 
 
-def test_rows_of_a_larger_tensor_need_no_copy_and_change_nothing(device: str) -> None:
+def test_rows_inside_a_wider_tensor_give_the_same_loss_and_gradient(device: str) -> None:
     wide = random_logits(9, 302)
     inside = wide[:, 1:-1]
     batch = loss_batch(inside, [9])
@@ -203,7 +203,7 @@ def test_rows_of_a_larger_tensor_need_no_copy_and_change_nothing(device: str) ->
     if device == "cpu":
         assert torch.equal(out.loss, wanted.loss)
         assert torch.equal(grad, wanted_grad)
-    else:  # where a row begins within 16 bytes decides which of its elements are summed together
+    else:  # the alignment of a row decides which of its elements are summed together
         assert_close(1 + out.loss.detach(), 1 + wanted.loss.detach().double())
         assert_close(grad, wanted_grad.double(), slack=5)
 
@@ -216,7 +216,7 @@ def test_memory_of_the_forward_does_not_grow_with_the_vocabulary() -> None:
     assert allocated_bytes(lambda: grpo_loss(logits, ids, advantages, SPECS["kl and entropy"], **batch)) < 8192
 
 
-# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences disagree.
+# CISPO treats a weight that depends on the log-probs as a constant, so finite differences disagree with its gradient.
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "cispo"])
 def test_gradcheck(name: str) -> None:
     spec, logits = SPECS[name], random_logits(6, 8, torch.float64)
@@ -300,7 +300,7 @@ def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], mess
             grpo_loss(**arguments, inplace=inplace)
 
 
-@pytest.mark.cpu  # values are read on the CPU only
+@pytest.mark.cpu  # only the CPU checks values
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -20,7 +20,7 @@ NAN = float("nan")
 
 
 class Case:
-    """A head, and what a loss takes beside it. Tensors are on the CPU; the op works on copies on ``device``."""
+    """A head and the other inputs of a loss. Tensors are on the CPU; the op gets copies on ``device``."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Case:
         inputs = {**self.head, **self.batch, **changes}
         ids, advantages = inputs.pop("ids"), inputs.pop("advantages")
         loss, metrics = reference.linear_grpo_loss(*leaves[:2], ids, advantages, spec, bias=leaves[2], **inputs)
-        # Log-probs of logits that are float32 sums: a ratio inherits their absolute error as its relative one.
+        # Logits are float32 sums. The absolute error of a log-prob becomes the relative error of a ratio.
         assert_loss_equals_reference(out, loss, metrics, slack=5 * slack)
         for grad, wanted in zip(grads, torch.autograd.grad(loss, leaves), strict=True):
             assert grad.dtype == self.hidden.dtype
@@ -86,7 +86,7 @@ def test_loss_metrics_and_gradients_equal_the_reference(device: str, spec: LossS
 def test_every_preset_equals_the_reference(device: str, preset: str) -> None:
     case = Case([3, 30, 2], seed=4, device=device)
     spec = LossSpec.preset(preset)
-    # The ratio of a sum over 30 tokens: their rounding errors add up in its exponent, and its square has twice that.
+    # The exponent of this ratio sums the rounding errors of 30 tokens, and the square of the ratio doubles them.
     slack = 3.0 if spec.importance_sampling_level == "sequence_sum" else 1.0
     case.check_against_reference(spec, chunk_rows=16, slack=slack)
     case.check_against_reference(spec, advantages=case.batch["advantages"][:3], slack=slack)
@@ -130,16 +130,16 @@ def test_chunks_change_neither_log_probs_nor_loss(device: str, spec: LossSpec) -
         assert torch.equal(out.logprobs, whole.logprobs)
         assert torch.equal(out.entropy, whole.entropy)  # type: ignore[arg-type]
         assert_close(out.loss, whole.loss)
-        for grad, wanted in zip(grads, whole_grads, strict=True):  # sums of other products, so other bits
+        for grad, wanted in zip(grads, whole_grads, strict=True):  # another order of summation, so other bits
             assert_close(grad, wanted, slack=5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("chunk_rows", [None, 10])
-def test_scores_and_loss_agree_so_that_the_ratio_is_one(
+def test_scores_equal_the_log_probs_of_the_loss_so_the_ratio_is_one(
     device: str, dtype: torch.dtype, chunk_rows: int | None
 ) -> None:
-    # Scored in one call for all, with another chunk and mask; trained in micro-batches.
+    # One call scores all tokens, with another chunk size and without a mask. The loss gets micro-batches.
     case = Case([13, 9, 28], vocab=4500, dtype=dtype)
     hidden, weight, bias = (x.to(device) for x in (case.hidden, case.weight, case.bias))
     ids = case.batch["ids"].clamp(min=0).to(device)
@@ -167,7 +167,7 @@ def test_scores_and_loss_agree_so_that_the_ratio_is_one(
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_it_is_policy_loss_of_linear_token_logprobs(device: str, spec: LossSpec) -> None:
+def test_equals_policy_loss_of_linear_token_logprobs(device: str, spec: LossSpec) -> None:
     case = Case([9, 11], device=device)
     out, grads = case.run(spec)
     leaves = case.leaves()
@@ -181,7 +181,7 @@ def test_it_is_policy_loss_of_linear_token_logprobs(device: str, spec: LossSpec)
         assert_close(grad, wanted.cpu())
 
 
-def test_the_gradient_follows_what_the_loss_is_multiplied_with(device: str) -> None:
+def test_gradient_is_right_for_a_scaled_loss_and_for_a_sum_with_other_terms(device: str) -> None:
     case = Case([9], device=device)
     leaves = case.leaves()
     out = case.loss(leaves, SPECS["kl and entropy"])
@@ -211,7 +211,7 @@ def test_gradients_of_four_parts_add_up_to_those_of_the_whole(device: str) -> No
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_batch_masked_throughout_gives_zero(device: str, spec: LossSpec) -> None:
+def test_fully_masked_batch_gives_zero(device: str, spec: LossSpec) -> None:
     case = Case([6], device=device)
     case.hidden.fill_(NAN)
     out, grads = case.run(spec, mask=torch.zeros(6, dtype=torch.bool))
@@ -219,7 +219,7 @@ def test_a_batch_masked_throughout_gives_zero(device: str, spec: LossSpec) -> No
     assert all(bool((grad == 0).all()) for grad in grads)
 
 
-def test_masked_rows_enter_no_matrix_product(device: str) -> None:
+def test_nan_in_masked_rows_changes_neither_loss_nor_gradients(device: str) -> None:
     case = Case([20], vocab=50, device=device)
     mask = case.batch["mask"]
     clean, clean_grads = case.run(SPECS["kl and entropy"])
@@ -230,7 +230,7 @@ def test_masked_rows_enter_no_matrix_product(device: str) -> None:
     assert bool((grads[0][~mask] == 0).all())
 
 
-def test_tokens_without_advantage_add_exactly_nothing(device: str) -> None:
+def test_tokens_with_zero_advantage_get_a_gradient_of_exactly_zero(device: str) -> None:
     case = Case([40], vocab=50, device=device)
     case.batch["advantages"][5:] = 0.0
     out, grads = case.run(SPECS["clip"])
@@ -243,7 +243,9 @@ def test_tokens_without_advantage_add_exactly_nothing(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head", [{}, {"logit_scale": 0.7, "softcap": 6.0}], ids=["plain", "capped"])
-def test_most_rows_of_a_long_batch_without_gradient(device: str, dtype: torch.dtype, head: dict[str, Any]) -> None:
+def test_long_batch_with_mostly_zero_advantages_equals_the_reference(
+    device: str, dtype: torch.dtype, head: dict[str, Any]
+) -> None:
     case = Case([700, 0, 200, 400], width=16, vocab=200, dtype=dtype, device=device, **head)
     rng = torch.Generator().manual_seed(1)
     case.batch["advantages"][torch.rand(1300, generator=rng) < 0.7] = 0.0
@@ -264,7 +266,7 @@ def test_a_frozen_head_gets_no_gradient(device: str) -> None:
     assert torch.equal(grad.cpu(), wanted)
 
 
-def test_without_a_gradient_the_loss_is_the_same_and_nothing_is_differentiated(device: str) -> None:
+def test_loss_under_no_grad_is_the_same_and_requires_no_gradient(device: str) -> None:
     case = Case([9, 30], device=device)
     for spec in SPECS.values():
         wanted, _ = case.run(spec)
@@ -306,7 +308,7 @@ def test_inputs_are_left_alone(device: str) -> None:
     assert all(torch.equal(given[name], x) for name, x in before.items())
 
 
-# CISPO's weight depends on the log-probs and is a constant to the gradient on purpose: finite differences disagree.
+# CISPO treats a weight that depends on the log-probs as a constant, so finite differences disagree with its gradient.
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "cispo"])
 @pytest.mark.parametrize("chunk_rows", [None, 2])
 def test_gradcheck(device: str, name: str, chunk_rows: int | None) -> None:
@@ -418,7 +420,7 @@ class OnDevice:
 
 
 def assert_same(x: tuple[LossOutput, Tensor, Tensor], y: tuple[LossOutput, Tensor, Tensor], slack: float = 0) -> None:
-    """Loss, metrics and log-probs to the bit; gradients too, or to their dtype's tolerance."""
+    """Loss, metrics and log-probs must have equal bits. So must gradients, unless ``slack`` allows a tolerance."""
     for a, b in zip(x[0], y[0], strict=True):
         assert torch.equal(a, b)
     for a, b in zip(x[1:], y[1:], strict=True):
@@ -430,7 +432,7 @@ def assert_same(x: tuple[LossOutput, Tensor, Tensor], y: tuple[LossOutput, Tenso
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @pytest.mark.parametrize("chunk_rows", [None, 32])
-def test_what_lies_on_the_host_changes_nothing(device: str, spec: LossSpec, chunk_rows: int | None) -> None:
+def test_inputs_on_the_host_give_the_same_result(device: str, spec: LossSpec, chunk_rows: int | None) -> None:
     batch = OnDevice(device, [20, 1, 43, 16])
     batch.batch["advantages"][30:50] = 0.0
     wanted = batch.run(spec, chunk_rows=chunk_rows)
@@ -443,9 +445,9 @@ def test_what_lies_on_the_host_changes_nothing(device: str, spec: LossSpec, chun
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_host_that_may_not_wait_gets_the_same(device: str, spec: LossSpec) -> None:
+def test_allow_sync_false_gives_the_same_result(device: str, spec: LossSpec) -> None:
     batch = OnDevice(device, [20, 1, 43, 16])
-    batch.hidden[~batch.batch["mask"]] = NAN  # masked rows are multiplied then, but as zeros
+    batch.hidden[~batch.batch["mask"]] = NAN  # without sync, the op multiplies masked rows, but as zeros
     for chunk_rows in (None, 32):
         waited = batch.run(spec, chunk_rows=chunk_rows)
         assert_same(batch.run(spec, chunk_rows=chunk_rows, allow_sync=False), waited, slack=1)
@@ -461,7 +463,9 @@ def test_every_run_gives_the_same_bits(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["kl and entropy", "cispo", "entropy alone"])  # no gate that rounding could flip
-def test_logits_and_sums_in_the_dtype_of_the_head_are_close(device: str, name: str, dtype: torch.dtype) -> None:
+def test_logits_and_weight_gradient_in_the_dtype_of_the_head_are_close_to_float32(
+    device: str, name: str, dtype: torch.dtype
+) -> None:
     spec = SPECS[name]
     batch = OnDevice(device, [40, 60], dtype)
     exact = batch.run(spec, chunk_rows=32, logits_dtype=torch.float32)
@@ -483,7 +487,7 @@ def test_gradients_too_small_for_float16_survive(device: str) -> None:
 
 @pytest.mark.parametrize("vocab", [40_001, 151_936])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_vocabularies_of_any_size(device: str, vocab: int, dtype: torch.dtype) -> None:
+def test_large_vocabularies_equal_the_reference(device: str, vocab: int, dtype: torch.dtype) -> None:
     case = Case([3, 5], width=16, vocab=vocab, dtype=dtype, device=device)
     for spec in (SPECS["clip"], SPECS["kl and entropy"]):
         case.check_against_reference(spec, temperature=0.8)
@@ -491,7 +495,7 @@ def test_vocabularies_of_any_size(device: str, vocab: int, dtype: torch.dtype) -
 
 @pytest.mark.parametrize("per_sequence", [False, True])
 @pytest.mark.parametrize("preset", LossSpec.presets())
-def test_tokens_of_zero_advantage_can_be_left_out_of_everything_but_the_count(
+def test_skip_zero_advantage_keeps_loss_and_gradients_and_skips_tokens_only_if_allowed(
     device: str, preset: str, per_sequence: bool
 ) -> None:
     batch = OnDevice(device, [20, 1, 30, 0, 16], torch.float32, vocab=500)
@@ -518,7 +522,7 @@ def test_tokens_of_zero_advantage_can_be_left_out_of_everything_but_the_count(
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_no_wait_for_the_device_where_the_host_knows_and_capture_in_a_graph(device: str) -> None:
+def test_allow_sync_false_does_not_wait_for_the_device_and_can_be_captured_in_a_graph(device: str) -> None:
     if device == "cpu":
         return
     batch = OnDevice(device, [20, 1, 43, 16])
@@ -560,7 +564,7 @@ def test_no_wait_for_the_device_where_the_host_knows_and_capture_in_a_graph(devi
         assert all(torch.equal(a, b) for a, b in zip(expected, captured, strict=True))
 
 
-def test_rows_without_gradient_are_left_out_and_memory_is_the_workspace(device: str) -> None:
+def test_peak_memory_is_bounded_by_the_workspace_and_the_weight_gradient(device: str) -> None:
     if device == "cpu":
         return
     vocab, tokens, rows = 50_000, 2048, 256
@@ -584,7 +588,7 @@ def test_rows_without_gradient_are_left_out_and_memory_is_the_workspace(device: 
     del out
 
 
-def test_the_last_backward_gives_its_gradients_away_and_no_other_does(device: str) -> None:
+def test_repeated_backward_passes_give_right_gradients_and_change_no_earlier_ones(device: str) -> None:
     batch = OnDevice(device, [20, 44])
     hidden, weight = batch.hidden.detach().requires_grad_(), batch.weight.detach().requires_grad_()
     inputs = dict(batch.batch)

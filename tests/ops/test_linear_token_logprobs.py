@@ -70,7 +70,7 @@ def check_against_reference(
     wanted = gradients(reference.linear_token_logprobs, doubles, ids.cpu(), upstream, **options)
     assert results[0].dtype == results[1].dtype == computed_in(dtype)
     for result, reference_result in zip(results, wanted, strict=True):
-        # A logit is a float32 sum over the hidden size: its error, a few units in the last place, is the log-prob's.
+        # A logit is a float32 sum over the hidden size. Its rounding error carries over to the log-prob.
         assert_close(
             result, reference_result, slack=slack * (2.0 if result.dtype in (torch.float32, torch.float64) else 1.0)
         )
@@ -105,7 +105,7 @@ def test_any_shape_mask_and_chunk_equals_the_reference(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_rows_bits_depend_on_that_row_alone(device: str, dtype: torch.dtype) -> None:
+def test_bits_of_a_row_depend_only_on_that_row(device: str, dtype: torch.dtype) -> None:
     hidden, weight, _, ids = random_head(70, 32, 4500, dtype, device=device)
     whole = linear_token_logprobs(hidden.requires_grad_(), weight, ids, entropy=True)
     assert whole.logprobs.requires_grad
@@ -128,7 +128,7 @@ def test_a_rows_bits_depend_on_that_row_alone(device: str, dtype: torch.dtype) -
         torch.set_num_threads(threads)
 
 
-def test_float32_logits_make_it_token_logprobs_bit_for_bit(device: str) -> None:
+def test_float32_head_equals_token_logprobs_of_its_logits_bit_for_bit(device: str) -> None:
     hidden, weight, _, ids = random_head(32, 64, 3000, device=device)
     wanted = token_logprobs(hidden @ weight.T, ids, entropy=True)
     out = linear_token_logprobs(hidden, weight, ids, entropy=True)
@@ -159,7 +159,7 @@ def test_the_gradient_of_the_weight_is_summed_in_float32(device: str) -> None:
         assert_close(rounded, wanted)
 
 
-def test_masked_rows_enter_nothing(device: str) -> None:
+def test_nan_in_masked_rows_reaches_no_result_and_no_gradient(device: str) -> None:
     hidden, weight, bias, ids = random_head(20, 16, 300, device=device)
     mask = torch.arange(20, device=device) % 2 == 0
     poisoned = hidden.masked_fill(~mask[:, None], NAN)
@@ -169,7 +169,7 @@ def test_masked_rows_enter_nothing(device: str) -> None:
     assert bool((results[2][~mask.cpu()] == 0).all())
 
 
-def test_a_frozen_head_gets_no_gradient_and_costs_none(device: str) -> None:
+def test_frozen_head_gets_no_gradient_and_changes_no_other_gradient(device: str) -> None:
     hidden, weight, _, ids = random_head(20, 16, 300, device=device)
     both = gradients(linear_token_logprobs, [hidden, weight, None], ids, torch.ones(2, 20))
     leaf = hidden.clone().requires_grad_()
@@ -194,7 +194,7 @@ def test_strided_inputs_give_the_same_bits(device: str) -> None:
     assert torch.equal(linear_token_logprobs(wide, weight.T.contiguous().T, ids).logprobs, wanted)
 
 
-def test_memory_is_the_workspace() -> None:
+def test_memory_is_bounded_by_the_workspace() -> None:
     hidden, weight, _, ids = random_head(600, 8, 20_000)
     row = 20_000 * 4
 

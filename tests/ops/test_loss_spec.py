@@ -32,7 +32,7 @@ def test_epsilon_high_is_epsilon_unless_given() -> None:
     assert LossSpec(epsilon=0.1, epsilon_high=0.3).pack()[index] == 0.3
 
 
-def test_is_frozen_comparable_and_hashable() -> None:
+def test_spec_is_frozen_comparable_and_hashable() -> None:
     assert LossSpec.preset("grpo") == LossSpec(reduction="sequence_mean")
     assert len({LossSpec(), LossSpec(), LossSpec(beta=0.1)}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -41,7 +41,7 @@ def test_is_frozen_comparable_and_hashable() -> None:
         LossSpec("clip")  # type: ignore[misc]
 
 
-# What each name stands for, in the numbers of its paper or library; the rest is LossSpec's default.
+# The fields of each preset, with the numbers of its paper or library. Other fields keep LossSpec's default.
 PRESETS: dict[str, dict[str, Any]] = {
     "grpo": {"reduction": "sequence_mean"},
     "dr_grpo": {"reduction": "sequence_mean_token_sum", "length_constant": 256.0},
@@ -95,7 +95,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_presets_are_the_published_numbers() -> None:
+def test_presets_have_the_published_numbers() -> None:
     assert set(LossSpec.presets()) == set(PRESETS)
     for name, fields in PRESETS.items():
         assert LossSpec.preset(name) == LossSpec(**fields), name
@@ -152,12 +152,12 @@ def test_a_preset_takes_changes_and_checks_them() -> None:
         ),
     ],
 )
-def test_a_combination_without_meaning_is_refused_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
+def test_invalid_value_or_combination_is_refused_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         LossSpec(**fields)
 
 
-def test_metric_names_come_from_the_library() -> None:
+def test_metric_names_come_from_the_compiled_module() -> None:
     assert ops.LOSS_METRICS == _C.LOSS_METRICS
     assert len(set(ops.LOSS_METRICS)) == len(ops.LOSS_METRICS)
     assert ops.LOSS_METRICS[:3] == ("tokens", "sequences", "loss")
@@ -171,6 +171,6 @@ def test_metric_names_come_from_the_library() -> None:
         ("colour", "LossSpec has no field colour; LossSpec's docstring lists the fields"),
     ],
 )
-def test_a_name_that_is_no_field_says_what_is_meant(name: str, hint: str) -> None:
+def test_unknown_field_is_refused_with_a_hint(name: str, hint: str) -> None:
     with pytest.raises(TypeError, match=re.escape(hint)):
         LossSpec(**{name: 1})

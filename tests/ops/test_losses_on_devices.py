@@ -1,5 +1,6 @@
-"""token_logprobs, policy_loss and grpo_loss from one body on every device: shapes that choose other kernels on CUDA,
-and what only a GPU can get wrong.
+"""The same tests of token_logprobs, policy_loss and grpo_loss run on every device.
+
+Their shapes choose different kernels on CUDA. Some tests cover mistakes that only a GPU kernel can make.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("chosen_kernels")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-#: Everything that makes a gradient of logits.
+#: The ways to compute a gradient of logits.
 FORMS = ["token_logprobs", "policy_loss", "grpo_loss", "grpo_loss in place"]
-#: Shorter than a warp; short; a row for a small cluster; one more, so that no row is aligned; a row for a large one.
+#: Two rows shorter than a warp; a short row; a row for a small cluster; one element more, so that rows are not aligned;
+#: a row for a large cluster.
 VOCABS = [1, 7, 1000, 65536, 65537, 151936]
-#: What a row must be as long as for a cluster to take it; shorter on the CPU, where length changes nothing.
+#: A row length at which CUDA uses a cluster. On the CPU the length changes nothing, so its rows are shorter.
 WIDE = {"cpu": 1000, "cuda": 40000}
 
 
@@ -72,7 +74,7 @@ def check_loss(
 
 
 def outputs_of(form: str, logits: Tensor, batch: dict[str, Any], spec: LossSpec) -> list[Tensor]:
-    """What the op gives, and the gradient of 4 times its loss. All on the device of the logits, which stay."""
+    """The outputs of the op and the gradient of 4 times its loss, on the device of the logits, which stay unchanged."""
     given = logits.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     ids, advantages, rest = batch["ids"], batch["advantages"], rest_of(batch)
     if form.startswith("grpo_loss"):
@@ -96,21 +98,23 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_grpo_loss_of_every_width(device: str, dtype: torch.dtype, vocab: int, inplace: bool) -> None:
+def test_grpo_loss_equals_the_reference_for_every_width(
+    device: str, dtype: torch.dtype, vocab: int, inplace: bool
+) -> None:
     logits = logits_of("normal", 6, vocab, dtype)
     check_loss(device, logits, loss_batch(logits, [2, 4]), SPECS["clip"], inplace)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("name", SPECS)
-def test_grpo_loss_of_every_kind(device: str, name: str, inplace: bool) -> None:
+def test_grpo_loss_equals_the_reference_for_every_spec(device: str, name: str, inplace: bool) -> None:
     logits = logits_of("normal", 40, WIDE[device], torch.bfloat16)
     batch = loss_batch(logits, [5, 7, 0, 28])
     check_loss(device, logits, batch, SPECS[name], inplace, temperature=torch.rand(40) + 0.5)
 
 
 @pytest.mark.parametrize("preset", LossSpec.presets())
-def test_every_preset_in_place(device: str, preset: str) -> None:
+def test_every_preset_in_place_equals_the_reference(device: str, preset: str) -> None:
     logits = logits_of("normal", 12, WIDE[device], torch.float32)
     batch = loss_batch(logits, [3, 9], seed=4)
     spec = LossSpec.preset(preset)
@@ -120,7 +124,7 @@ def test_every_preset_in_place(device: str, preset: str) -> None:
 
 @pytest.mark.parametrize("kind", ["all -200", "one +80", "around 200"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_grpo_loss_of_hard_rows(device: str, dtype: torch.dtype, kind: str) -> None:
+def test_grpo_loss_of_extreme_logits_equals_the_reference(device: str, dtype: torch.dtype, kind: str) -> None:
     logits = logits_of(kind, 16, WIDE[device], dtype)
     check_loss(device, logits, loss_batch(logits, [16]), SPECS["kl and entropy"], True, temperature=0.7)
 
@@ -128,7 +132,9 @@ def test_grpo_loss_of_hard_rows(device: str, dtype: torch.dtype, kind: str) -> N
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("first", [0, 1, 8])
 @pytest.mark.parametrize("pad", [1, 3, 8])
-def test_rows_any_distance_apart_that_begin_anywhere(device: str, pad: int, first: int, inplace: bool) -> None:
+def test_rows_with_any_stride_and_alignment_equal_the_reference(
+    device: str, pad: int, first: int, inplace: bool
+) -> None:
     vocab = WIDE[device]
     logits = logits_of("normal", 6, vocab + 8 + pad, torch.bfloat16)[:, first : first + vocab]
     assert placed(logits, device).stride() == (vocab + 8 + pad, 1)
@@ -136,7 +142,7 @@ def test_rows_any_distance_apart_that_begin_anywhere(device: str, pad: int, firs
 
 
 @pytest.mark.parametrize("pad", [1, 8])
-def test_nothing_is_written_between_rows(device: str, pad: int) -> None:
+def test_in_place_loss_writes_nothing_between_rows(device: str, pad: int) -> None:
     wide = placed(logits_of("normal", 6, WIDE[device] + 2 * pad, torch.bfloat16), device)
     before, inside = wide.clone(), wide[:, pad:-pad]
     batch = on(device, loss_batch(inside.cpu(), [6]))
@@ -146,7 +152,7 @@ def test_nothing_is_written_between_rows(device: str, pad: int) -> None:
     assert torch.equal(wide[:, -pad:], before[:, -pad:])
 
 
-def test_columns_far_apart_are_copied_and_not_overwritten(device: str) -> None:
+def test_strided_columns_are_copied_and_refused_in_place(device: str) -> None:
     logits = logits_of("normal", 6, 3000, torch.float32)[:, ::3]
     batch = loss_batch(logits, [6])
     check_loss(device, logits, batch, SPECS["clip"], inplace=False)
@@ -156,8 +162,8 @@ def test_columns_far_apart_are_copied_and_not_overwritten(device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_margins_keep_their_digits(device: str, dtype: torch.dtype) -> None:
-    # Each row by itself, for the last are fifteen orders of magnitude below the first.
+def test_confident_tokens_keep_their_digits(device: str, dtype: torch.dtype) -> None:
+    # Compare each row by itself: the last values are fifteen orders of magnitude smaller than the first.
     logits = 0.1 * logits_of("normal", 36, 5000, torch.float32)
     rows, ids = torch.arange(36), torch.randint(0, 5000, (36,))
     logits[rows, ids] = torch.linspace(5, 40, 36)
@@ -180,7 +186,7 @@ def test_margins_keep_their_digits(device: str, dtype: torch.dtype) -> None:
     assert worst(gradient, wanted) < (5e-6 if dtype == torch.float32 else 4e-3)
 
 
-def test_rows_with_logits_that_are_no_numbers(device: str) -> None:
+def test_row_with_nan_inf_or_only_minus_inf_gives_nan_and_other_rows_do_not(device: str) -> None:
     logits = logits_of("half without probability", 6, 40000, torch.bfloat16)
     logits[1, 7] = torch.nan
     logits[2, 9] = torch.inf
@@ -192,7 +198,7 @@ def test_rows_with_logits_that_are_no_numbers(device: str) -> None:
     assert_close(out[[0, 4, 5]], expected)
 
 
-def test_one_row_and_many(device: str) -> None:
+def test_one_row_many_rows_and_no_rows_give_the_right_loss(device: str) -> None:
     spec = SPECS["clip"]
     for tokens, vocab in ((1, WIDE[device]), (7, WIDE[device]), (70000, 64)):
         logits = logits_of("normal", tokens, vocab, torch.bfloat16)
@@ -205,7 +211,7 @@ def test_one_row_and_many(device: str) -> None:
     assert out.metrics.abs().sum() == 0
 
 
-def test_a_gradient_in_place_can_be_taken_once(device: str) -> None:
+def test_in_place_gradient_can_be_taken_only_once(device: str) -> None:
     leaf = torch.randn(4, 64, device=device, requires_grad=True)
     ids, advantages = torch.arange(4, device=device), torch.ones(4, device=device)
     out = ops.grpo_loss(leaf.clone(), ids, advantages, SPECS["clip"], inplace=True)
@@ -226,7 +232,7 @@ def test_every_run_gives_the_same_bits(device: str, name: str, form: str) -> Non
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("name", ["clip", "gspo", "kl and entropy"])
-def test_wanting_a_gradient_changes_no_bit(device: str, name: str, inplace: bool) -> None:
+def test_outputs_have_the_same_bits_with_and_without_gradient(device: str, name: str, inplace: bool) -> None:
     logits = logits_of("normal", 12, WIDE[device], torch.bfloat16)
     batch, logits = on(device, loss_batch(logits, [5, 7])), logits.to(device)
     found = []
@@ -243,7 +249,7 @@ def test_wanting_a_gradient_changes_no_bit(device: str, name: str, inplace: bool
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_in_place_is_the_same_loss(device: str, kernels: str, name: str) -> None:
+def test_in_place_loss_equals_the_loss_with_a_new_tensor(device: str, kernels: str, name: str) -> None:
     logits = logits_of("normal", 12, WIDE[device], torch.float32)
     batch, logits = on(device, loss_batch(logits, [5, 7])), logits.to(device)
     one, other = (outputs_of(form, logits, batch, SPECS[name]) for form in ("grpo_loss", "grpo_loss in place"))
@@ -255,7 +261,7 @@ def test_in_place_is_the_same_loss(device: str, kernels: str, name: str) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_gradient_in_place_follows_every_consumer(device: str, dtype: torch.dtype) -> None:
+def test_in_place_gradient_is_right_for_every_use_of_the_loss(device: str, dtype: torch.dtype) -> None:
     logits = logits_of("normal", 12, WIDE[device], dtype)
     batch, logits = on(device, loss_batch(logits, [5, 7])), logits.to(device)
     spec = SPECS["kl and entropy"]
@@ -274,7 +280,7 @@ def test_the_gradient_in_place_follows_every_consumer(device: str, dtype: torch.
 
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("name", SPECS)
-def test_a_batch_masked_throughout_gives_zero(device: str, name: str, inplace: bool) -> None:
+def test_fully_masked_batch_gives_zero(device: str, name: str, inplace: bool) -> None:
     given = torch.full((6, WIDE[device]), torch.nan, dtype=torch.bfloat16, device=device).requires_grad_()
     batch = on(device, loss_batch(torch.zeros(6, 40), [6]))
     batch["mask"][:] = False
@@ -288,8 +294,8 @@ def test_a_batch_masked_throughout_gives_zero(device: str, name: str, inplace: b
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_an_id_out_of_range_is_nan_on_cuda_and_its_neighbours_are_not(device: str, inplace: bool) -> None:
-    if device == "cpu":  # refused there: see test_grpo_loss.py
+def test_out_of_range_id_gives_nan_on_cuda_for_its_own_token_only(device: str, inplace: bool) -> None:
+    if device == "cpu":  # the CPU refuses such ids: see test_grpo_loss.py
         return
     for dtype in (torch.float32, torch.bfloat16):
         logits = logits_of("normal", 12, WIDE[device], dtype).to(device)
@@ -301,7 +307,7 @@ def test_an_id_out_of_range_is_nan_on_cuda_and_its_neighbours_are_not(device: st
         found = []
         for ids in (batch["ids"], batch["ids"].index_copy(0, wrong, strange)):
             given = logits.clone().requires_grad_()
-            # A sum: one token's loss is not NaN because another's is.
+            # A sum, so that the NaN of one token does not reach the gradient of another.
             spec = LossSpec.preset("dapo", reduction="sum")
             out = ops.grpo_loss(given, ids, batch["advantages"], spec, inplace=inplace, **rest_of(batch))
             found.append((out, torch.autograd.grad(out.loss, given)[0]))
@@ -313,7 +319,7 @@ def test_an_id_out_of_range_is_nan_on_cuda_and_its_neighbours_are_not(device: st
         assert torch.equal(gradient[1::2], clean_gradient[1::2])
 
 
-def test_tensors_elsewhere_are_refused_by_name(device: str) -> None:
+def test_tensor_on_another_device_is_refused_by_name(device: str) -> None:
     if device == "cpu":
         return
     logits = torch.zeros(3, 7, device=device)
@@ -349,7 +355,7 @@ def test_memory_does_not_grow_with_the_vocabulary(device: str, form: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_opcheck_of_what_works_in_place(device: str, dtype: torch.dtype) -> None:
+def test_opcheck_of_the_in_place_ops(device: str, dtype: torch.dtype) -> None:
     logits = logits_of("normal", 5, 64, dtype)
     batch = on(device, loss_batch(logits, [2, 3]))
     arguments = (
@@ -372,9 +378,7 @@ def test_opcheck_of_what_works_in_place(device: str, dtype: torch.dtype) -> None
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["clip", "gspo", "kl and entropy"])
-def test_no_wait_for_the_device_and_capture_in_a_graph_that_follows_its_inputs(
-    device: str, name: str, form: str
-) -> None:
+def test_call_does_not_wait_for_the_device_and_its_graph_follows_new_inputs(device: str, name: str, form: str) -> None:
     if device == "cpu":
         return
     logits = logits_of("normal", 32, WIDE[device], torch.bfloat16)
@@ -406,7 +410,7 @@ def test_no_wait_for_the_device_and_capture_in_a_graph_that_follows_its_inputs(
         assert equal(captured, expected)
 
 
-def test_kernels_for_clusters_run_where_they_may(device: str) -> None:
+def test_cluster_kernel_runs_unless_it_is_turned_off(device: str) -> None:
     if device == "cpu" or torch.cuda.get_device_capability()[0] < 9:
         return
     logits = torch.zeros(4, 40000, dtype=torch.bfloat16, device=device)

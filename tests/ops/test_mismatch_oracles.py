@@ -1,8 +1,9 @@
-"""The correction for a sampler that is not the trainer, against numbers made from the published formulas alone.
+"""The correction for a mismatch of sampler and trainer equals the published formulas.
 
-Plain Python on lists of floats: no tensor, no op, no reference of ours. The rules: truncated importance sampling (a
-weight min(rho, C)), masking of tokens or sequences outside of bounds, rejection of sequences by the geometric mean
-``exp(mean log rho)``, and the veto of a sequence by one token; Dr. Kernel's recipe puts the last two together.
+The expected numbers come from plain Python on lists of floats: no tensor, no op, no reference of ours. The rules:
+truncated importance sampling (a weight min(rho, C)), masking of tokens or sequences outside of bounds, rejection of
+sequences by the geometric mean ``exp(mean log rho)``, and the veto of a sequence by one token. Dr. Kernel's recipe
+combines the last two.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ LOGP = [-abs(x) - 0.05 for x in torch.randn(TOKENS, generator=RNG, dtype=torch.f
 OLD = [x + 0.2 * d for x, d in zip(LOGP, torch.randn(TOKENS, generator=RNG, dtype=torch.float64).tolist(), strict=True)]
 ADVANTAGES = [1.2, -0.8, 0.5, -1.5, 0.9]
 
-# log rho = old - rollout of each sequence: balanced to a mean of 4e-4; one whose mean is 0.003; one balanced again, but
-# with a token that the trainer finds ten thousand times less likely; a wide one; a single token.
+# log rho = old - rollout. The sequences: a mean of 4e-4; a mean of 0.003; a mean of 0 with one token that the trainer
+# finds ten thousand times less likely; a wide spread; a single token.
 LOG_RHO = [
     *(0.05, -0.0484, 0.1, -0.1),
     *(0.02, -0.002, 0.0, 0.0, 0.0, 0.0),
@@ -80,7 +81,7 @@ def ours(spec: LossSpec, device: str) -> ops.LossOutput:
     )
 
 
-def test_dr_kernel_is_the_published_recipe(device: str) -> None:
+def test_dr_kernel_preset_equals_its_published_recipe(device: str) -> None:
     """Clip 0.2 and 0.28, dual clip 3; a turn is kept if 0.999 <= exp(mean log rho) <= 1.001 and no rho is under 1e-4;
     no weights; token sums / 1000, mean over all turns, the rejected ones included."""
     kept, total = [], 0.0
@@ -95,7 +96,7 @@ def test_dr_kernel_is_the_published_recipe(device: str) -> None:
     sums = dict(zip(ops.LOSS_METRICS, out.metrics.tolist(), strict=True))
     assert sums["rejected"] == 6 + 3 + 5
     assert sums["vetoed_sequences"] == 1
-    # The third turn's mean is inside: it is the veto alone that drops it.
+    # The mean of the third turn is within the bounds, so only the veto can drop the turn.
     assert 0.999 <= geometric_mean(log_rho(2)) <= 1.001
 
 
@@ -145,7 +146,7 @@ CASES: dict[str, tuple[LossSpec, Weights]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_mode_equals_its_formula(device: str, case: str) -> None:
+def test_every_mismatch_mode_equals_its_formula(device: str, case: str) -> None:
     spec, weights = CASES[case]
     total, rejected = 0.0, 0
     for row in range(len(LENGTHS)):
@@ -156,10 +157,10 @@ def test_every_mode_equals_its_formula(device: str, case: str) -> None:
     assert float(out.loss) == pytest.approx(total, rel=1e-12)
     assert out.metrics[ops.LOSS_METRICS.index("rejected")] == rejected
     plain = sum(sum(token_losses(row, 0.2, None)) for row in range(len(LENGTHS)))
-    assert float(out.loss) != pytest.approx(plain, rel=1e-6)  # the correction does something here
+    assert float(out.loss) != pytest.approx(plain, rel=1e-6)  # the correction changes the loss
 
 
-def test_the_metrics_of_the_mismatch_are_those_of_their_formulas(device: str) -> None:
+def test_mismatch_metrics_equal_their_formulas(device: str) -> None:
     spec = LossSpec.preset("dr_kernel")
     found = mismatch_metrics(ours(spec, device).metrics.cpu())
     rho = [math.exp(x) for x in LOG_RHO]

@@ -56,7 +56,7 @@ def test_right_form_is_ok_and_gives_the_parts() -> None:
         (form("```python\n \t\n\n```"), "the code block in the answer is empty"),
     ],
 )
-def test_what_is_wrong_is_told(text: str, error: str) -> None:
+def test_error_names_what_is_wrong_with_the_form(text: str, error: str) -> None:
     response = ops.parse_response(text)
     assert not response.ok
     assert response.error == error
@@ -83,7 +83,7 @@ def test_what_is_wrong_is_told(text: str, error: str) -> None:
         ("```\n\0\ud800😀\n```", "\0\ud800😀"),
     ],
 )
-def test_code_of_a_right_answer(answer: str, code: str) -> None:
+def test_code_is_taken_out_of_a_right_answer(answer: str, code: str) -> None:
     response = ops.parse_response(form(answer))
     assert response.error is None
     assert response.code == code
@@ -145,7 +145,7 @@ def test_all_orders_of_up_to_five_tags_equal_the_reference() -> None:
     ["<thinking>", "<answer>", "</answer>", "<thinking></thinking><answer></answer>", "<", "```\n", "````\n```\n", "`",
      "~", " ", "\n", "\r", "  ```\n   x\n", "x", "<answer>```\n", "漢\n", "😀<"],
 )  # fmt: skip
-def test_ten_million_characters_of_anything_take_a_second_or_so(piece: str) -> None:
+def test_ten_million_characters_take_less_than_five_seconds(piece: str) -> None:
     text = piece * (10_000_000 // len(piece))
     start = time.process_time()
     response = ops.parse_response(text)

@@ -55,7 +55,7 @@ def name_of(fields: dict[str, Any]) -> str:
 
 
 def random_batch(lengths: list[int], seed: int, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
-    """Every input that a loss can have, ratios on both sides of the bounds, a tenth of the rollout log-probs NaN."""
+    """Every input of a loss, with ratios on both sides of the bounds and a tenth of the rollout log-probs NaN."""
     rng = torch.Generator().manual_seed(seed)
     tokens = sum(lengths)
 
@@ -78,7 +78,7 @@ def random_batch(lengths: list[int], seed: int, dtype: torch.dtype = torch.float
 
 
 def run(batch: dict[str, Any], spec: LossSpec, **changes: Any) -> tuple[LossOutput, torch.Tensor, torch.Tensor]:
-    """The op's output, and its gradients by logprobs and entropy."""
+    """The output of the op, and the gradients of logprobs and entropy."""
     inputs = {**batch, **changes}
     logprobs = inputs.pop("logprobs").clone().requires_grad_()
     entropy = inputs.pop("entropy").clone().requires_grad_()
@@ -97,7 +97,7 @@ def check_against_reference(batch: dict[str, Any], spec: LossSpec, **changes: An
     loss, metrics = reference.policy_loss(logprobs, inputs.pop("advantages"), spec, entropy=entropy, **inputs)
     dtype = batch["logprobs"].dtype
     wanted = torch.autograd.grad(loss, [logprobs, entropy], materialize_grads=True)
-    # A loss is a sum that may cancel: its error is measured against the size of its terms.
+    # The terms of a loss may cancel to almost 0, so its error is measured against the size of its terms, about 1.
     scale = out.loss.new_tensor(1.0)
     assert_close(torch.stack([out.loss.detach(), scale]), torch.stack([loss.detach(), scale.double()]))
     assert_close(by_logprobs, wanted[0])
@@ -210,7 +210,7 @@ def test_opcheck(preset: str, dtype: torch.dtype) -> None:
     )
 
 
-# Small numbers by hand. Probabilities are chosen so that ratios are round.
+# The values below are computed by hand. The probabilities give round ratios.
 
 
 def one_token(spec: LossSpec, p: float, old: float, advantage: float, **others: float) -> tuple[float, float]:
@@ -274,7 +274,7 @@ def one_token(spec: LossSpec, p: float, old: float, advantage: float, **others: 
         ({"surrogate": "reinforce"}, 0.5, 0.2, 2.0, 2 * 0.6931471805599453, -2.0),
     ],
 )
-def test_surrogates_by_hand(
+def test_surrogates_equal_values_computed_by_hand(
     fields: dict[str, Any], p: float, old: float, advantage: float, loss: float, gradient: float
 ) -> None:
     assert one_token(LossSpec(**fields), p, old, advantage) == pytest.approx((loss, gradient), rel=1e-12, abs=1e-15)
@@ -296,7 +296,7 @@ def test_surrogates_by_hand(
         ({"kl_estimator": "k3", "kl_output_clamp": 0.01}, 0.01, 0.0),
     ],
 )
-def test_kl_by_hand(fields: dict[str, Any], loss: float, gradient: float) -> None:
+def test_kl_equals_values_computed_by_hand(fields: dict[str, Any], loss: float, gradient: float) -> None:
     spec = LossSpec(beta=1.0, **fields)
     assert one_token(spec, 0.5, 0.4, 0.0, ref_logprobs=0.4) == pytest.approx((loss, gradient), rel=1e-12)
 
@@ -371,7 +371,9 @@ def two_rows(spec: LossSpec, **changes: Any) -> tuple[LossOutput, list[float]]:
         (LossSpec(token_veto=1.5, reduction="sum"), -2.2, [0.0, -1.0, 0.0]),
     ],
 )
-def test_sequences_and_reductions_by_hand(spec: LossSpec, loss: float, gradient: list[float]) -> None:
+def test_sequence_levels_and_reductions_equal_values_computed_by_hand(
+    spec: LossSpec, loss: float, gradient: list[float]
+) -> None:
     out, got = two_rows(spec)
     assert float(out.loss.detach()) == pytest.approx(loss, rel=1e-12)
     assert got == pytest.approx(gradient, rel=1e-12, abs=1e-15)
@@ -424,7 +426,7 @@ def metric(out: LossOutput, name: str) -> float:
         ({"beta": 1.0, "kl_estimator": "k1", "kl_output_clamp": 0.69}, 2.0),
     ],
 )
-def test_every_other_bound_keeps_its_gradient_where_it_is_met(fields: dict[str, Any], gradient: float) -> None:
+def test_value_exactly_on_any_other_bound_keeps_its_gradient(fields: dict[str, Any], gradient: float) -> None:
     logprobs = torch.tensor([math.log(2.0)], dtype=torch.float64, requires_grad=True)
     zero = torch.zeros(1, dtype=torch.float64)
     out = policy_loss(logprobs, zero - 1, LossSpec(**fields), old_logprobs=zero, ref_logprobs=zero)
@@ -434,7 +436,7 @@ def test_every_other_bound_keeps_its_gradient_where_it_is_met(fields: dict[str, 
 
 
 @pytest.mark.parametrize("surrogate", ["clip", "sapo"])
-def test_a_ratio_that_overflows_upwards_with_a_positive_advantage_is_simply_clipped(surrogate: str) -> None:
+def test_overflowing_ratio_with_a_positive_advantage_is_clipped(surrogate: str) -> None:
     logprobs = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
     spec = LossSpec(surrogate=surrogate)
     out = policy_loss(logprobs, torch.ones(1), spec, old_logprobs=torch.tensor([-2000.0], dtype=torch.float64))
@@ -477,7 +479,7 @@ def test_without_old_logprobs_the_ratio_is_exactly_one() -> None:
 
 @pytest.mark.parametrize("garbage", [NAN, INF, -INF, 3e38])
 @pytest.mark.parametrize("preset", ["grpo", "gspo", "vespo", "nemo", "trl", "prime", "dr_kernel"])
-def test_masked_tokens_contribute_nothing_whatever_they_hold(preset: str, garbage: float) -> None:
+def test_masked_tokens_contribute_nothing_whatever_their_values(preset: str, garbage: float) -> None:
     spec = LossSpec.preset(preset, beta=0.1, entropy_coef=0.1, off_policy_mask_threshold=0.1)
     batch = random_batch([6, 3, 8], seed=4)
     dirty = {
@@ -512,7 +514,7 @@ def test_a_fully_masked_batch_gives_zero_and_zero_gradients(preset: str, denomin
     assert not any(grad.any() for grad in grads)
 
 
-def test_no_tokens_and_no_sequences() -> None:
+def test_no_tokens_and_no_sequences_give_zero() -> None:
     out, by_logprobs, _ = run(random_batch([], seed=0), LossSpec.preset("grpo"))
     assert out.loss == 0
     assert by_logprobs.shape == (0,)
@@ -531,7 +533,7 @@ def test_a_value_that_is_not_finite_is_counted_and_makes_the_loss_nan(name: str,
     assert math.isnan(metric(out, "loss"))
 
 
-def test_a_zero_advantage_or_a_rejected_token_survives_a_ratio_that_overflows() -> None:
+def test_overflowing_ratio_gives_no_nan_for_a_zero_advantage_or_a_rejected_token() -> None:
     batch = random_batch([2, 2], seed=9)
     batch["mask"][:] = True
     batch["old_logprobs"][1] = -2000.0
@@ -621,7 +623,7 @@ def test_eight_micro_batches_add_up_to_one_batch(preset: str, reduction: str) ->
         assert_close(torch.cat([part[1 + index] for part in parts]), wanted)
 
 
-def test_gradient_follows_the_upstream_gradient_and_every_consumer_of_the_loss() -> None:
+def test_gradient_is_right_if_the_loss_is_scaled_and_used_twice() -> None:
     batch = random_batch([4, 5], seed=12)
     spec = LossSpec.preset("gspo", beta=0.1, entropy_coef=0.1)
     _, by_logprobs, by_entropy = run(batch, spec)
@@ -678,7 +680,7 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
     assert torch.equal(one[1], two[1])
 
 
-def test_strided_inputs() -> None:
+def test_strided_inputs_give_the_same_bits() -> None:
     batch = random_batch([4, 5], seed=14)
     strided = {
         name: torch.stack([value, value], dim=1)[:, 0] if name != "cu_seqlens" else value
@@ -751,7 +753,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(
         policy_loss(inputs.pop("logprobs"), inputs.pop("advantages"), LossSpec(**spec), **inputs)
 
 
-@pytest.mark.cpu  # values are read on the CPU only
+@pytest.mark.cpu  # only the CPU checks values
 @pytest.mark.parametrize(
     ("changes", "spec", "sentence"),
     [
@@ -766,8 +768,8 @@ def test_wrong_values_are_refused_in_one_sentence(changes: dict[str, Any], spec:
 
 
 @pytest.mark.cpu
-def test_a_spec_of_another_layout_is_refused() -> None:
-    # The op without its facade: ValueError up to torch 2.14, RuntimeError from 2.15 on.
+def test_packed_spec_of_the_wrong_length_is_refused() -> None:
+    # Without its Python wrapper the op raises ValueError up to torch 2.14, RuntimeError from 2.15 on.
     with pytest.raises(
         (ValueError, RuntimeError), match=r"^spec must have \d+ numbers, as LossSpec.pack\(\) makes them; got 3$"
     ):
@@ -775,11 +777,11 @@ def test_a_spec_of_another_layout_is_refused() -> None:
 
 
 @pytest.mark.cpu
-def test_the_facade_names_every_metric() -> None:
+def test_docstring_of_policy_loss_names_every_metric() -> None:
     assert policy_loss.__doc__ is not None
     assert all(f"``{name}``" in policy_loss.__doc__ for name in LOSS_METRICS if name != "entropy")
 
 
 @pytest.mark.cpu
-def test_public_names() -> None:
+def test_ops_exports_the_public_names() -> None:
     assert {"LOSS_METRICS", "LossOutput", "LossSpec", "policy_loss"} <= set(ops.__all__)

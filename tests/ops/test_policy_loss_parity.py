@@ -1,7 +1,7 @@
-"""The presets against the libraries they are named after.
+"""The presets equal the losses of TRL and verl.
 
-Their formulas on padded [rows, columns] tensors, as read in TRL 1.16.0 and verl b178a3cd, written down again with
-autograd, each with the reduction of its library.
+The formulas of TRL 1.16.0 and verl b178a3cd are written again here, with autograd on padded [rows, columns] tensors.
+Each has the reduction of its library.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ CASES: list[tuple[str, dict[str, Any], Padded]] = [
 @pytest.mark.parametrize(
     ("preset", "changes", "padded"), CASES, ids=[f"{name}{changes or ''}" for name, changes, _ in CASES]
 )
-def test_a_preset_is_the_loss_of_the_library(preset: str, changes: dict[str, Any], padded: Padded) -> None:
+def test_preset_equals_the_loss_of_its_library(preset: str, changes: dict[str, Any], padded: Padded) -> None:
     theirs = LOGP.clone().requires_grad_()
     wanted = padded(theirs)
     wanted.backward()

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def assert_is_difflibs(a: str, b: str, autojunk: bool = False) -> None:
-    """Every way of computing it gives difflib's bits."""
+    """Every algorithm and instruction set gives the bits of difflib's ratio."""
     expected = difflib.SequenceMatcher(None, a, b, autojunk).ratio()
     for way in WAYS:
         assert _C.sequence_similarity(a, b, autojunk, way).hex() == expected.hex(), (way, autojunk, a, b)
@@ -92,7 +92,7 @@ def test_edited_code_gives_difflibs_bits(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("size", [199, 200, 201, 299, 300, 301])
 @pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_characters_are_popular_just_above_difflibs_threshold(size: int, extra: int) -> None:
+def test_characters_around_difflibs_popularity_threshold_give_difflibs_bits(size: int, extra: int) -> None:
     rng = random.Random(size)
     rare = [chr(0x3000 + k) for k in range(size)]
     common = "xyz" * (size // 100 + 1 + extra)
@@ -178,8 +178,8 @@ def test_two_letters_at_random_take_less_than_two_seconds(weights: tuple[int, in
     assert_is_difflibs(a[:400], b[:400])
 
 
-def test_many_levels_of_lengths_take_less_than_two_seconds() -> None:
-    """Matches of every length from 357 down, one inside the rest of the other: the deepest recursion there can be."""
+def test_deepest_recursion_takes_less_than_two_seconds() -> None:
+    """The matches have every length from 357 down to 1. Each lies in the rest that the longer match leaves."""
     a = "".join("x" * k + chr(0x4000 + k) for k in range(357, 0, -1))
     b = "".join("x" * k + chr(0x5000 + k) for k in range(357, 0, -1))
     start = time.process_time()
@@ -204,7 +204,7 @@ def test_empty_batch_gives_an_empty_tensor() -> None:
     assert result.dtype == torch.float64
 
 
-def test_other_python_threads_run_meanwhile() -> None:
+def test_other_python_threads_run_during_a_long_batch() -> None:
     """The GIL is released: a thread counts on while a long batch is computed."""
     rng = random.Random(5)
     a = ["".join(rng.choices("ab", (999, 1), k=64000)) for _ in range(30)]
@@ -217,7 +217,7 @@ def test_other_python_threads_run_meanwhile() -> None:
 
     watcher = threading.Thread(target=watch)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)  # nothing takes the GIL away from who holds it
+    sys.setswitchinterval(1000)  # no thread loses the GIL before it releases the GIL
     try:
         watcher.start()
         seen.clear()

@@ -1,4 +1,4 @@
-"""Tokens, masks, bounds, advantages and rewards in the shapes that people have give the bits of the packed form."""
+"""Padded tensors, lists, arrays and other usual forms of the inputs give the same bits as the packed form."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PRESETS = ["grpo", "dapo", "gspo", "dr_grpo", "rloo", "luspo"]
 
 
 class Batch:
-    """Answers of one length, padded, with a mask; ``packed`` are the same tokens in one row."""
+    """Answers padded to one length, with a mask. ``packed`` gives the same tokens in one row."""
 
     def __init__(self, device: str, dtype: torch.dtype = torch.float32) -> None:
         rng = torch.Generator().manual_seed(7)
-        # One position more than the answers have: what a model returns, of which the last position predicts nothing.
+        # A model returns one position more than the answers have. The last one predicts no token of an answer.
         self.long_logits = torch.randn(SEQUENCES, LENGTH + 1, VOCAB, generator=rng).to(device, dtype)
         self.long_hidden = torch.randn(SEQUENCES, LENGTH + 1, WIDTH, generator=rng).to(device, dtype)
         self.weight = torch.randn(VOCAB, WIDTH, generator=rng).to(device, dtype)
@@ -33,7 +33,7 @@ class Batch:
 
     @property
     def logits(self) -> Tensor:
-        """``[sequences, length, vocab]``, rows of one sequence apart from those of the next."""
+        """``[sequences, length, vocab]``, with a gap in memory between one sequence and the next."""
         return self.long_logits[:, :-1]
 
     @property
@@ -84,7 +84,7 @@ def test_padded_log_probs_are_those_of_the_packed_rows(device: str, dtype: torch
 
 
 def test_padded_logits_are_not_copied(device: str) -> None:
-    """The op sees the rows where they lie: what is written there between two calls changes the second."""
+    """The in-place loss must leave its gradient in the tensor that the padded logits are a view of."""
     batch = Batch(device)
     before = ops.token_logprobs(batch.logits, batch.ids).logprobs
     batch.long_logits[1, 2] += torch.arange(VOCAB, device=device)
@@ -185,7 +185,7 @@ def test_other_forms_of_the_same_numbers_give_the_same_bits(device: str) -> None
 
 
 def test_one_row_of_packed_sequences_takes_cu_seqlens() -> None:
-    """[1, tokens], as padding-free batches of transformers are."""
+    """Padding-free batches of transformers have the shape [1, tokens]."""
     batch = Batch("cpu")
     packed = batch.packed(batch.advantages)
     ids, rows = packed.pop("ids"), batch.logits.reshape(-1, VOCAB)
@@ -203,7 +203,7 @@ def test_rewards_may_be_lists() -> None:
 
 
 class DTensor(Tensor):
-    """What the facades know a DTensor by: its name."""
+    """The ops recognise a DTensor by the name of its class."""
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,9 @@ class DTensor(Tensor):
         ),
     ],
 )
-def test_what_is_refused_is_told_in_a_sentence(change: dict[str, Any], error: type[Exception], sentence: str) -> None:
+def test_wrong_inputs_are_refused_in_one_sentence(
+    change: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
     arguments: dict[str, Any] = {
         "logits": torch.zeros(5, 8),
         "ids": torch.zeros(5).long(),
@@ -243,7 +245,7 @@ def test_what_is_refused_is_told_in_a_sentence(change: dict[str, Any], error: ty
         ops.grpo_loss(**{**arguments, **change})
 
 
-def test_metrics_come_by_name() -> None:
+def test_as_dict_gives_the_metrics_by_name() -> None:
     out = ops.policy_loss(torch.tensor([-1.0, -2.0]), [1.0, 0.0], "dapo")
     numbers = out.as_dict()
     assert tuple(numbers) == ops.LOSS_METRICS
@@ -285,7 +287,7 @@ def test_autocast_multiplies_in_its_dtype() -> None:
     assert torch.equal(scores.logprobs, low.logprobs)
 
 
-def test_padded_forms_are_compiled_whole() -> None:
+def test_padded_loss_compiles_without_a_graph_break() -> None:
     batch = Batch("cpu")
 
     def loss(logits: Tensor, ids: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def run_reference(logits: Tensor, ids: Tensor, by_logprobs: Tensor, by_entropy: 
 
 
 def split_gradient(grad: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens' own column and all others: an error in the small ones must not hide behind the large."""
+    """The gradient at the sampled ids and at all other ids. Large values of one would hide errors of the other."""
     chosen = torch.zeros_like(grad, dtype=torch.bool).scatter_(1, ids[:, None], True)
     return grad[chosen], grad.masked_fill(chosen, 0.0)
 
@@ -69,7 +69,7 @@ def check_against_reference(logits: Tensor, ids: Tensor, *, seed: int = 1, **opt
 
 
 def check_a_few_rows(logits: Tensor, ids: Tensor, *, seed: int, least: float = 0.1, **options: Any) -> None:
-    """The same for any rows at all: a gradient and an entropy near 0 by chance are measured against their terms."""
+    """The same for random rows. Errors are measured against the terms of a sum, since it may be near 0 by chance."""
     dtype = computed_in(logits.dtype)
     by_logprobs, by_entropy = torch.randn(2, ids.shape[0], generator=torch.Generator().manual_seed(seed), dtype=dtype)
     logprobs, entropy, grad = run(logits, ids, by_logprobs, by_entropy, **options)
@@ -91,7 +91,7 @@ def check_a_few_rows(logits: Tensor, ids: Tensor, *, seed: int, least: float = 0
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every instruction set that this machine has; a wider one than it has is the widest again."""
+    """Limits the op to each instruction set. A machine that lacks one uses its own widest set instead."""
     _C.row_isa_limit(request.param)
     yield request.param
     _C.row_isa_limit("avx512")
@@ -137,12 +137,12 @@ def test_any_shape_mask_layout_and_temperature_equals_the_reference(device: str,
         ids = torch.where(options["mask"], ids, -100)
     if data.draw(st.booleans()):
         options["temperature"] = 0.3 + 2 * torch.rand(tokens, generator=rng)
-    # On CUDA the sum of the other tokens is a float, 1 and more: its last place is what a small entropy is made of.
+    # CUDA sums the other tokens in float32. A small entropy depends on the last digits of that sum, so CUDA gets slack.
     check_a_few_rows(logits, ids, seed=seed, least=0.1 if device == "cpu" else 0.4, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_far_below_zero_are_no_special_case(dtype: torch.dtype) -> None:
+def test_rows_far_from_zero_equal_the_reference(dtype: torch.dtype) -> None:
     logits, ids = random_rows(3, 1000, dtype)
     check_against_reference(torch.full_like(logits, -200.0), ids)
     check_against_reference((logits.float() - 200).to(dtype), ids)
@@ -150,7 +150,7 @@ def test_rows_far_below_zero_are_no_special_case(dtype: torch.dtype) -> None:
 
 
 def test_equal_logits_give_minus_log_vocab() -> None:
-    # Columns counted that are not there would show here: 640 too many of 151,936 are 4e-3 nats.
+    # A kernel that counts columns past the end fails: 640 more than 151,936 columns change the result by 4e-3 nats.
     for vocab in (1000, 49153, 151936, 152064):
         out = token_logprobs(torch.full((2, vocab), 3.25), torch.tensor([0, vocab - 1]), entropy=True)
         assert out.entropy is not None
@@ -160,11 +160,11 @@ def test_equal_logits_give_minus_log_vocab() -> None:
 
 
 @pytest.mark.parametrize("target", [0, 500, 999])
-def test_one_logit_of_80(target: int) -> None:
+def test_row_with_one_logit_of_80_equals_the_reference(target: int) -> None:
     logits = torch.zeros(1, 1000)
     logits[0, target] = 80.0
     check_against_reference(logits, torch.tensor([target]))
-    # Another token sampled from the same row: both entropies, 1e-30, are below float64's reach of their log-sum.
+    # Another sampled token of the same row. The entropy is about 1e-30, which a float64 log-sum-exp cannot give.
     ids, ones, none = torch.tensor([(target + 1) % 1000]), torch.ones(1), torch.zeros(1)
     logprobs, entropy, grad = run(logits, ids, ones, none)
     wanted_logprobs, _, wanted_grad = run_reference(logits, ids, ones, none)
@@ -179,7 +179,7 @@ def worst_relative_error(x: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_confident_tokens_keep_every_digit(dtype: torch.dtype) -> None:
-    # Each row by itself: here log-prob, entropy and gradient fall by fifteen orders of magnitude from first to last.
+    # Compare each row by itself: from the first row to the last, the values fall by fifteen orders of magnitude.
     margins = torch.arange(5, 41, dtype=dtype)
     rows = margins.numel()
     logits = torch.full((rows, 300), -2.5, dtype=dtype)
@@ -189,7 +189,7 @@ def test_confident_tokens_keep_every_digit(dtype: torch.dtype) -> None:
     wanted_logprobs, wanted_entropy, wanted_grad = run_reference(logits, ids, ones, none)
     assert worst_relative_error(logprobs, wanted_logprobs) < TOLERANCE[dtype]
     assert worst_relative_error(entropy, wanted_entropy) < TOLERANCE[dtype]
-    # 1 - p, the token's gradient, is taken from closed form: in float64 autograd itself subtracts p from 1.
+    # The closed form gives the gradient 1 - p of the token. Autograd subtracts p from 1 and loses digits.
     rest = 299 * torch.exp(-margins.double())
     assert worst_relative_error(grad[:, 7], rest / (1 + rest)) < TOLERANCE[dtype]
     assert worst_relative_error(grad[:, 8], wanted_grad[:, 8]) < TOLERANCE[dtype]
@@ -199,7 +199,7 @@ def test_confident_tokens_keep_every_digit(dtype: torch.dtype) -> None:
     assert worst_relative_error(by_entropy[:, 7], wanted) < TOLERANCE[dtype]
 
 
-def test_the_usual_formula_would_fail_these_tests() -> None:
+def test_log_softmax_would_fail_these_tests() -> None:
     logits = torch.zeros(1, 300)
     logits[0, 7] = 25.0
     ids = torch.tensor([7])
@@ -209,7 +209,7 @@ def test_the_usual_formula_would_fail_these_tests() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_bounds_bite(dtype: torch.dtype) -> None:
+def test_error_of_twice_the_tolerance_is_noticed(dtype: torch.dtype) -> None:
     logits, ids = random_rows(4, 151936, dtype)
     ones = torch.ones(4)
     _, _, grad = run(logits, ids, ones, ones)
@@ -223,7 +223,7 @@ def test_the_bounds_bite(dtype: torch.dtype) -> None:
             assert_close(wrong, wanted, dtype=dtype)
 
 
-def test_tokens_without_probability() -> None:
+def test_banned_tokens_equal_the_reference_and_get_no_gradient() -> None:
     logits, ids = random_rows(5, 1100)
     logits[0, 1:] = -INF  # one token left, and it is the sampled one
     ids[0] = 0
@@ -282,12 +282,12 @@ def test_masked_rows_are_not_read_and_give_zero() -> None:
         assert torch.equal(x[mask], wanted)
 
 
-def test_rows_without_gradient_are_not_read_again(device: str) -> None:
+def test_backward_does_not_read_rows_without_gradient(device: str) -> None:
     logits, ids = random_rows(3, 500)
     leaf = placed(logits, device).requires_grad_()
     out = ops.token_logprobs(leaf, ids.to(device))
     with torch.no_grad():
-        leaf.data[1] = NAN  # would show in the gradient if the row were read
+        leaf.data[1] = NAN  # shows in the gradient if the backward pass reads the row
     out.logprobs.backward(torch.tensor([1.0, 0.0, 2.0], device=device))
     assert leaf.grad is not None
     assert bool((leaf.grad[1] == 0).all())
@@ -313,16 +313,16 @@ def check_rows_alone(logits: Tensor, ids: Tensor, before: int, after: int) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_rows_bits_depend_on_that_row_alone(device: str, dtype: torch.dtype) -> None:
+def test_bits_of_a_row_depend_only_on_that_row(device: str, dtype: torch.dtype) -> None:
     if device == "cpu":
         check_rows_alone(*random_rows(40, 3001, dtype), before=1, after=2)
-    else:  # There also on where a row begins within 16 bytes: here each begins at a multiple of them.
+    else:  # On CUDA the bits also depend on the alignment: here each row begins at a multiple of 16 bytes.
         for vocab in (3000, 40000):
             check_rows_alone(*random_rows(40, vocab, dtype), before=8, after=16)
 
 
 @pytest.mark.cpu
-def test_neither_instruction_sets_nor_threads_mix_rows(isa: str) -> None:
+def test_bits_of_a_row_depend_only_on_that_row_for_every_instruction_set_and_thread_count(isa: str) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         logits, ids = random_rows(40, 3001, dtype)
         check_rows_alone(logits, ids, before=1, after=2)
@@ -382,7 +382,7 @@ def test_opcheck(dtype: torch.dtype, masked: bool) -> None:
     torch.library.opcheck(torch.ops.kernel_coder.token_logprobs_backward.default, arguments)
 
 
-def test_two_consumers_add_up() -> None:
+def test_gradients_of_several_uses_add_up() -> None:
     logits, ids = random_rows(3, 50)
     leaf = logits.clone().requires_grad_()
     out = token_logprobs(leaf, ids, entropy=True)
@@ -444,7 +444,7 @@ def test_a_wrong_argument_is_named_in_one_sentence(changes: dict[str, Any], mess
         token_logprobs(arguments.pop("logits"), arguments.pop("ids"), **arguments)
 
 
-@pytest.mark.cpu  # values are read on the CPU only
+@pytest.mark.cpu  # only the CPU checks values
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -462,10 +462,8 @@ def test_a_wrong_value_is_named_in_one_sentence(changes: dict[str, Any], message
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [1000, 1001, 40000])
-def test_an_id_out_of_range_is_nan_on_cuda_and_its_neighbours_are_not(
-    device: str, dtype: torch.dtype, vocab: int
-) -> None:
-    if device == "cpu":  # refused there
+def test_out_of_range_id_gives_nan_on_cuda_for_its_own_row_only(device: str, dtype: torch.dtype, vocab: int) -> None:
+    if device == "cpu":  # the CPU refuses such ids
         return
     logits, ids = (x.to(device) for x in random_rows(12, vocab, dtype))
     wrong = torch.tensor([0, 2, 4, 6, 8, 10], device=device)
@@ -483,12 +481,12 @@ def test_an_id_out_of_range_is_nan_on_cuda_and_its_neighbours_are_not(
         assert torch.equal(x[1::2], clean[1::2])
 
 
-def test_no_rows() -> None:
+def test_no_rows_give_no_log_probs() -> None:
     out = token_logprobs(torch.zeros(0, 7), torch.zeros(0, dtype=torch.int64), entropy=True)
     assert out.logprobs.shape == (0,)
 
 
 @pytest.mark.cpu
-def test_no_vocabulary() -> None:
+def test_empty_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ids\[0\] must be in \[0, 0\)"):
         token_logprobs(torch.zeros(1, 0), torch.tensor([0]))

@@ -115,7 +115,9 @@ def test_equals_the_reference_for_many_ragged_rollouts(
         ({"mode": "dr_grpo", "gamma": 0.0}, [0.0, -0.5, 1.0, 0.5, 0.5, -0.5, 0.0]),
     ],
 )
-def test_small_numbers_by_hand(device: str, options: dict[str, object], expected: list[float]) -> None:
+def test_small_rollouts_equal_values_computed_by_hand(
+    device: str, options: dict[str, object], expected: list[float]
+) -> None:
     rollouts = [[0.5, 0.0, 1.0], [1.0, 1.0], [0.0, 0.5]]
     fast = ops.turn_advantages(
         packed(rollouts, device), 3, cu_turns=bounds_of(rollouts, device), **{"gamma": 0.5, **options}
@@ -124,7 +126,7 @@ def test_small_numbers_by_hand(device: str, options: dict[str, object], expected
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_turn_each_is_group_advantages(device: str, mode: str) -> None:
+def test_rollouts_of_one_turn_equal_group_advantages(device: str, mode: str) -> None:
     rewards = torch.rand(40, 1, device=device)
     group_mode = "rloo" if mode == "trloo" else mode
     expected = ops.group_advantages(rewards[:, 0], 8, mode=group_mode, singleton="reward")
@@ -133,7 +135,7 @@ def test_one_turn_each_is_group_advantages(device: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_is_group_advantages_of_the_returns(device: str, mode: str) -> None:
+def test_equals_group_advantages_of_the_returns(device: str, mode: str) -> None:
     rewards = torch.rand(6, 4, dtype=torch.float64, device=device)
     returns = rewards.flip(1).cumsum(1).flip(1)
     group_mode = "rloo" if mode == "trloo" else mode
@@ -176,7 +178,7 @@ def test_an_unscored_turn_makes_the_earlier_returns_of_its_rollout_unknown(devic
     assert fast[:, 2].tolist() == pytest.approx([2 - 14 / 3, 4 - 14 / 3, 8 - 14 / 3])
 
 
-def test_without_discounted_future_an_unscored_turn_leaves_the_earlier_ones_alone(device: str) -> None:
+def test_unscored_turn_does_not_change_earlier_turns_if_gamma_is_0(device: str) -> None:
     rewards = torch.tensor([[1.0, NAN, 2.0], [3.0, 1.0, 4.0]], device=device)
     fast = ops.turn_advantages(rewards, 2, mode="dr_grpo", gamma=0.0)
     assert fast.tolist() == [[-1.0, 0.0, -1.0], [1.0, 1.0, 1.0]]  # turn 2 of the second: nothing to compare with
@@ -193,7 +195,7 @@ def test_an_unscored_rollout_changes_nothing_for_the_others(device: str, mode: s
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_turn_that_one_rollout_alone_reached_gives_its_return_or_zero(device: str, mode: str) -> None:
+def test_turn_reached_by_only_one_rollout_gives_its_return_or_zero(device: str, mode: str) -> None:
     rollouts = [[1.0, 0.5, 0.25], [2.0, 1.0]]
     given = {"cu_turns": bounds_of(rollouts, device), "mode": mode}
     assert ops.turn_advantages(packed(rollouts, device), 2, **given)[2] == 0.25
@@ -213,7 +215,7 @@ def test_returns_without_spread_give_exactly_zero(
 
 
 @pytest.mark.parametrize("mode", ["trloo", "grpo", "dr_grpo", "loo_std"])
-def test_large_offset_keeps_the_spread(device: str, mode: str) -> None:
+def test_large_offset_of_all_rewards_does_not_change_the_advantages(device: str, mode: str) -> None:
     spread = torch.tensor([[0.0, 1.0], [2.0, 4.0], [1.0, 1.0], [0.0, 3.0]], device=device)
     fast = ops.turn_advantages(spread + 1e6, 4, mode=mode)
     assert_close(fast, ops.turn_advantages(spread.double(), 4, mode=mode))
@@ -227,7 +229,7 @@ def test_groups_by_size_and_by_id_agree(device: str) -> None:
     assert torch.equal(by_size, by_id)
 
 
-def test_default_eps_is_the_one_of_the_mode() -> None:
+def test_default_eps_depends_on_the_mode() -> None:
     rewards = torch.rand(4, 3, dtype=torch.float64)
     for mode, eps in {"grpo": 1e-4, "loo_std": 1e-6}.items():
         assert torch.equal(
@@ -236,7 +238,7 @@ def test_default_eps_is_the_one_of_the_mode() -> None:
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
-def test_no_rollouts_no_turns(device: str, baseline: str) -> None:
+def test_no_rollouts_or_no_turns_give_no_advantages(device: str, baseline: str) -> None:
     nothing, ids = torch.zeros(0, device=device), torch.zeros(0, dtype=torch.int64, device=device)
     for groups in (4, ids):
         assert ops.turn_advantages(torch.zeros(0, 3, device=device), groups, baseline=baseline).shape == (0, 3)
@@ -247,7 +249,7 @@ def test_no_rollouts_no_turns(device: str, baseline: str) -> None:
     assert ops.turn_advantages(nothing, 2, cu_turns=cu_turns, baseline=baseline).shape == (0,)
 
 
-def test_an_infinite_reward_is_refused_on_the_cpu_and_never_spoils_its_group(device: str) -> None:
+def test_infinite_reward_is_refused_on_the_cpu_and_spoils_no_other_rollout_on_cuda(device: str) -> None:
     rewards = torch.tensor([[1.0, float("inf"), 0.0], [1.0, 0.0, 1.0], [2.0, 1.0, 2.0]], device=device)
     if device == "cpu":
         with pytest.raises(ValueError, match=r"^rewards must be finite, or NaN for unscored; got inf at index 1$"):
@@ -260,7 +262,7 @@ def test_an_infinite_reward_is_refused_on_the_cpu_and_never_spoils_its_group(dev
         assert fast[1:, :2].tolist() == [[-1.5, -1.0], [1.5, 1.0]]
 
 
-def test_turn_bounds_that_lead_outside_are_refused_on_the_cpu_and_cut_on_cuda(device: str) -> None:
+def test_turn_bounds_out_of_range_are_refused_on_the_cpu_and_clamped_on_cuda(device: str) -> None:
     rewards = torch.ones(3, device=device)
     bounds = torch.tensor([-(2**40), 2, 2**40], device=device)
     if device == "cpu":
@@ -277,7 +279,7 @@ def test_inputs_are_left_alone_and_the_result_carries_no_gradient(device: str) -
     assert torch.equal(rewards.detach(), before)
 
 
-def test_strided_arguments(device: str) -> None:
+def test_strided_arguments_give_the_same_bits(device: str) -> None:
     rewards = torch.rand(3, 8, device=device)
     assert torch.equal(ops.turn_advantages(rewards.T, 4), ops.turn_advantages(rewards.T.contiguous(), 4))
     cu_turns = torch.tensor([[0, 9], [3, 9], [8, 9]], device=device)[:, 0]
@@ -349,11 +351,11 @@ def test_decreasing_turn_bounds_are_refused_on_the_cpu() -> None:
         ops.turn_advantages(torch.zeros(4), 2, cu_turns=torch.tensor([0, 1, 3]))
 
 
-# Below the facades a refused argument is what torch makes of it: ValueError up to 2.14, RuntimeError from 2.15 on.
+# Without the Python wrapper, torch chooses the exception: ValueError up to 2.14, RuntimeError from 2.15 on.
 REFUSED = (ValueError, RuntimeError)
 
 
-def test_offsets_and_order_that_lead_outside_are_refused_on_the_cpu() -> None:
+def test_offsets_and_order_out_of_range_are_refused_on_the_cpu() -> None:
     rewards, turns = torch.zeros(4), torch.tensor([0, 2, 4])
     rest = (1.0, "trloo", "turn", 1e-4, "sample", "reward")
     with pytest.raises(REFUSED, match=r"^offsets must go from 0 to the number of rollouts, 2; got 0 to 9$"):
@@ -375,7 +377,7 @@ def test_opcheck(device: str, baseline: str) -> None:
     torch.library.opcheck(_C.turn_advantages, (torch.rand(6, device=device), turns, order, offsets, *rest))
 
 
-def test_compiles_whole_with_groups_by_size_and_by_id(device: str) -> None:
+def test_compiles_without_a_graph_break_with_groups_by_size_and_by_id(device: str) -> None:
     rewards = torch.rand(6, device=device)
     turns = torch.tensor([0, 1, 3, 3, 6], device=device)
     ids = torch.tensor([1, 0, 1, 0], device=device)
@@ -389,7 +391,7 @@ def test_compiles_whole_with_groups_by_size_and_by_id(device: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_no_wait_for_the_device_and_capture_in_a_graph(device: str) -> None:
+def test_call_does_not_wait_for_the_device_and_can_be_captured_in_a_graph(device: str) -> None:
     if device == "cpu":
         return
     rewards = torch.rand(600, device=device)
@@ -451,7 +453,7 @@ def test_advantages_of_every_return_equal_the_reference(device: str, mode: str, 
     fast = ops.turn_advantages(packed(rollouts, device), 3, cu_turns=bounds_of(rollouts, device), **options)
     slow = reference.turn_advantages(packed(rollouts), 3, cu_turns=bounds_of(rollouts), **options)
     torch.testing.assert_close(fast.cpu(), slow, rtol=1e-9, atol=1e-9)
-    if returns == "sum":  # the op's own sum, and the one that is made outside of it
+    if returns == "sum":  # the sum inside the op equals turn_returns
         outside = ops.turn_returns(packed(rollouts, device), bounds_of(rollouts, device), gamma=0.4)
         same = ops.turn_advantages(
             outside, 3, cu_turns=bounds_of(rollouts, device), gamma=0.0, mode=mode, baseline=baseline
@@ -459,7 +461,7 @@ def test_advantages_of_every_return_equal_the_reference(device: str, mode: str, 
         torch.testing.assert_close(fast, same, rtol=1e-12, atol=1e-12)
 
 
-def test_kevins_returns_by_hand(device: str) -> None:
+def test_returns_equal_those_of_the_kevin_paper(device: str) -> None:
     """Scores 0, 0.3 and 1.3 with gamma 0.4: Kevin, section 4."""
     rewards, cu_turns = torch.tensor([0.0, 0.3, 1.3], device=device), torch.tensor([0, 3], device=device)
     found = {mode: ops.turn_returns(rewards.double(), cu_turns, gamma=0.4, mode=mode).tolist() for mode in RETURNS}
@@ -479,7 +481,7 @@ def test_kevins_returns_by_hand(device: str) -> None:
         ((torch.zeros(2), torch.tensor([0, 2])), {"gamma": NAN}, "gamma must be finite and at least 0; got nan"),
     ],
 )
-def test_returns_refuse_what_they_cannot_take(
+def test_wrong_arguments_of_turn_returns_are_refused(
     arguments: tuple[Tensor, Tensor], options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

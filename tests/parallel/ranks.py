@@ -1,4 +1,4 @@
-"""Runs a function in several processes on the CPU that are joined by gloo, as torchrun's processes are."""
+"""Runs a function in several CPU processes. Like the processes of torchrun, they form a group, here with gloo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT_S = 240
 
 
 def processes() -> Any:
-    """Processes fork from a server that has imported everything and computed nothing, so each starts in no time."""
+    """A context that forks processes from a server with all modules imported, so that each process starts fast."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["kernel_coder.train.loop", "kernel_coder.sft.loop", "torch.distributed.fsdp"])
     return context
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 def environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """What torchrun sets."""
+    """The environment variables that torchrun sets."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),

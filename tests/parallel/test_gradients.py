@@ -69,7 +69,7 @@ def batch_of(rewards: list[float | None]) -> Batch:
     """Three groups of four answers of 1 to 17 tokens, with log-probs of sampler, old policy and reference.
 
     These are close to the model's own, so that no preset rejects every sequence. The advantages of a group do not sum
-    to 0: gradients that cancel almost would show the rounding of much larger numbers.
+    to 0: gradients that almost cancel would show the rounding of much larger numbers.
     """
     draw = random.Random(1)
 
@@ -112,7 +112,7 @@ def assert_equal(
     found: tuple[Tensor, Tensor, dict[str, Tensor]], wanted: Any, dtype: torch.dtype, case: tuple[Any, ...]
 ) -> None:
     tolerance = (PACKED_TOLERANCE if case[6] else TOLERANCE)[dtype]
-    # Sums of float32 log-ratios, which are small differences of large numbers.
+    # The metrics sum float32 log-ratios, which are small differences of large numbers.
     torch.testing.assert_close(found[0], wanted[0], rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m: f"{case}: {m}")
     assert abs(found[0][METRIC["loss"]] - wanted[0][METRIC["loss"]]) <= tolerance, case
     torch.testing.assert_close(found[1], wanted[1], rtol=tolerance, atol=0.0, msg=lambda m: f"{case}: {m}")
@@ -177,7 +177,7 @@ CASES = {
         for dtype in TOLERANCE
     ],
 )
-def test_gradients_are_those_of_one_process(ranks: int, dtype: torch.dtype) -> None:
+def test_gradients_equal_those_of_one_process(ranks: int, dtype: torch.dtype) -> None:
     cases = [one for some in CASES.values() for one in some]
     if ranks == 4:
         cases += [case(replicas=2), case(replicas=2, lora=True, rewards=FEW)]
@@ -185,7 +185,7 @@ def test_gradients_are_those_of_one_process(ranks: int, dtype: torch.dtype) -> N
 
 
 def updated() -> None:
-    """Four updates with AdamW move every weight as those of one process do, in a model whose packing was tried."""
+    """Four updates with AdamW move every weight as in one process, in a model with packed rows."""
 
     def weights(policy: Policy) -> dict[str, Tensor]:
         policy = with_packing(policy)[0]
@@ -219,7 +219,7 @@ def test_updates_move_every_weight_as_in_one_process() -> None:
 
 
 def scored(rewards: list[float | None]) -> None:
-    """Each rank gets the log-probs of its own sequences, with the bits of one process up to rounding."""
+    """Each rank gets the log-probs of its own sequences, equal to those of one process up to rounding."""
     world, spec = distributed.world(), LossSpec.preset("grpo")
     batch = replace(batch_of(rewards), old_logprobs=None, ref_logprobs=None)
     whole_model = policy()
@@ -244,7 +244,7 @@ def measured() -> None:
     assert found.layer == pytest.approx(wanted.layer, rel=0.02)
 
 
-def test_memory_of_activations_is_measured_on_divided_weights() -> None:
+def test_activation_memory_measured_on_divided_weights_equals_that_of_one_process() -> None:
     on_ranks(2, measured)
 
 

@@ -1,4 +1,4 @@
-"""``--nproc`` and torchrun: exit codes, a run that goes on after a rank was killed, and the other commands."""
+"""``--nproc`` and torchrun: exit codes, a run that continues after a rank was killed, and the other commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMIT_S = 240
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The folder's own name is part of every task id, and ids seed the sampling: pytest numbers only the folder above.
+    # Task ids contain the name of their folder, and ids seed the sampling. pytest numbers only the parent folder.
     return write_tasks(tmp_path_factory.mktemp("fixed") / "tasks")
 
 
@@ -83,7 +83,7 @@ def test_a_rank_ends_without_python_s_shutdown_and_loses_no_output() -> None:
 
 
 @pytest.mark.long
-def test_torchrun_goes_on_after_a_rank_was_killed(tasks: Path, tmp_path: Path) -> None:
+def test_run_under_torchrun_continues_after_a_rank_was_killed(tasks: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "1", "--monitor-interval", "0.2", "-m", "kernel_coder.train"]
@@ -114,7 +114,7 @@ def worker_of(launcher: int) -> int:
 
 
 class Counting:
-    """A judge that says how many evaluations happen at once."""
+    """A judge that repeats its arguments in the verdict."""
 
     def __init__(self) -> None:
         self.closed = False

@@ -40,12 +40,12 @@ CLOSE = 2e-4
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The folder's own name is part of every task id, and ids seed the sampling: pytest numbers only the folder above.
+    # Task ids contain the name of their folder, and ids seed the sampling. pytest numbers only the parent folder.
     return write_tasks(tmp_path_factory.mktemp("fixed") / "tasks")
 
 
 def train(arguments: list[str]) -> int:
-    """The whole command in one of several ranks."""
+    """Runs the whole train command in this rank."""
     from kernel_coder.train.__main__ import main
 
     with open(os.devnull, "w") as nowhere:
@@ -96,7 +96,7 @@ def alone(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["2 divided", "4 in 2 copies", "2 whole"],
 )
-def test_three_steps_are_those_of_one_process(
+def test_three_steps_equal_those_of_one_process(
     tasks: Path, alone: Path, tmp_path: Path, ranks: int, more: dict[str, Any]
 ) -> None:
     run_dir = tmp_path / "run"
@@ -114,10 +114,10 @@ def test_three_steps_are_those_of_one_process(
 
 @pytest.mark.long
 def test_resume_on_other_numbers_of_ranks(tasks: Path, alone: Path, tmp_path: Path) -> None:
-    """2, then 1, then 4 ranks; the first two are stopped by the end of a shorter run, with a checkpoint in parts."""
+    """Runs on two ranks, then one, then four. The first two runs have only two steps; step 1 is saved in parts."""
     run_dir = tmp_path / "run"
     train_on(2, flags(tasks, run_dir, **RUN | {"run__max_steps": 2}))
-    for path in list_checkpoints(run_dir)[:1]:  # the whole one of step 2; step 1 is in parts
+    for path in list_checkpoints(run_dir)[:1]:  # step 2 is saved whole
         verify(path)
     first = run_dir / "checkpoint-00000001"
     assert holds_shards(first)
@@ -129,7 +129,7 @@ def test_resume_on_other_numbers_of_ranks(tasks: Path, alone: Path, tmp_path: Pa
     assert found == pytest.approx(wanted, rel=CLOSE, abs=CLOSE)
 
 
-def test_resume_on_as_many_ranks_gives_the_same_bits(tasks: Path, tmp_path: Path) -> None:
+def test_resume_on_the_same_number_of_ranks_gives_the_same_bits(tasks: Path, tmp_path: Path) -> None:
     straight, run_dir = tmp_path / "straight", tmp_path / "run"
     lora = {"model__use_peft": True, "model__lora_dropout": 0.1, "loss__beta": 0.02}
     train_on(2, flags(tasks, straight, **RUN | lora))
@@ -142,7 +142,7 @@ def test_resume_on_as_many_ranks_gives_the_same_bits(tasks: Path, tmp_path: Path
 
 
 def sft(arguments: list[str]) -> int:
-    """The whole supervised command in one of several ranks."""
+    """Runs the whole sft command in this rank."""
     from kernel_coder.sft.__main__ import main
 
     with open(os.devnull, "w") as nowhere:
@@ -152,7 +152,7 @@ def sft(arguments: list[str]) -> int:
 
 @pytest.mark.parametrize("more", [{}, {"parallel__shard": False}], ids=["divided", "whole"])
 def test_supervised_steps_are_those_of_one_process(tmp_path: Path, more: dict[str, Any]) -> None:
-    """The last step of an epoch has one sequence, so one of the ranks has none."""
+    """The last step of an epoch has one sequence, so one of the two ranks has none."""
     pairs = sft_run.write_pairs(tmp_path)
     changes = {
         "optim__gradient_accumulation_steps": 3,

@@ -1,4 +1,4 @@
-"""Prompts are byte-stable, complete, and wrong templates say what is wrong with them."""
+"""Prompts are byte-stable and complete, and errors explain mistakes in templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASK = Task(
     entry_point="Square",
 )
 
-# Whoever changes a template changes what every run asked; the new hash goes into the change log with the reason.
+# A changed template changes the prompts of every run. Note the new hash and the reason in the change log.
 GOLDEN = {
     ("bare", False): "5eaa23ff8119121d40205f7091dd1a43ec0d7e6aea217a0f8c781efb726a4a06",
     ("bare", True): "f2e853dbaeffce58c9cad68f18e7f563ed56942d75fdb576cc0c34d3b64309df",
@@ -72,7 +72,7 @@ def test_the_default_shows_the_form_that_the_format_reward_asks_for() -> None:
         assert tag in system["content"]
 
 
-def test_backend_and_precision_reach_the_prompt() -> None:
+def test_backend_and_precision_are_in_the_prompt() -> None:
     task = Task(id="t", source="test", reference="class Model: ...", backend="cuda", precision="bf16")
     text = build_messages(task)[-1]["content"]
     assert "CUDA C++" in text
@@ -118,7 +118,7 @@ def test_a_template_may_come_from_a_file_and_begin_the_answer(tmp_path: Path) ->
     ]
 
 
-def test_a_message_that_comes_out_empty_is_left_out(tmp_path: Path) -> None:
+def test_empty_message_is_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, "{% block system %}\n{% endblock %}{% block user %}x{% endblock %}")
     assert [message["role"] for message in build_messages(TASK, path)] == ["user"]
 
@@ -139,18 +139,18 @@ def test_a_message_that_comes_out_empty_is_left_out(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_template_says_what_is_wrong(text: str, sentence: str, tmp_path: Path) -> None:
+def test_error_for_a_wrong_template_explains_the_mistake(text: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"prompt template .*mine\.jinja") as caught:
         build_messages(TASK, write(tmp_path, text))
     assert sentence in str(caught.value)
 
 
-def test_an_unknown_template_names_the_known_ones() -> None:
+def test_error_for_an_unknown_template_names_the_known_templates() -> None:
     with pytest.raises(ValueError, match="neither one of bare, kernel_coder, kernelbench, nano nor a file"):
         build_messages(TASK, "kernelcoder")
 
 
-def test_no_example_in_another_language() -> None:
+def test_one_shot_example_is_refused_for_another_backend() -> None:
     task = Task(id="t", source="test", reference="class Model: ...", backend="cpp")
     with pytest.raises(ValueError, match="the one-shot example is written in Triton; task t asks for cpp"):
         build_messages(task, one_shot=True)

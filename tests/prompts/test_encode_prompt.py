@@ -21,7 +21,7 @@ MESSAGES: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": 
 
 
 def byte_tokenizer(chat_template: str | None = None, bos: bool = True) -> Any:
-    """A real transformers tokenizer with one token a byte."""
+    """A real transformers tokenizer with one token per byte."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     raw = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(["<s>", *alphabet])}, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -40,20 +40,20 @@ def test_the_tokenizers_own_template_is_used_and_special_tokens_are_not_doubled(
     assert all(type(i) is int for i in ids)
 
 
-def test_an_answer_that_has_begun_is_continued() -> None:
+def test_prompt_ends_with_the_given_beginning_of_the_answer() -> None:
     tokenizer = byte_tokenizer(CHAT)
     begun: list[Message] = [*MESSAGES, {"role": "assistant", "content": "<thinking>"}]
     assert tokenizer.decode(encode_prompt(tokenizer, begun)).endswith("[end][assistant]<thinking>")
     assert tokenizer.decode(encode_prompt(tokenizer, begun, "plain")).endswith("Warum ü?\n\n<thinking>")
 
 
-def test_plain_writes_the_text_alone() -> None:
+def test_plain_template_writes_only_the_text() -> None:
     with_bos, without = byte_tokenizer(), byte_tokenizer(bos=False)
     assert with_bos.decode(encode_prompt(with_bos, MESSAGES, "plain")) == "<s>Be brief.\n\nWarum ü?\n"
     assert without.decode(encode_prompt(without, MESSAGES, "plain")) == "Be brief.\n\nWarum ü?\n"
 
 
-def test_a_given_template_wins_as_text_or_as_file(tmp_path: Path) -> None:
+def test_given_template_as_text_or_file_overrides_that_of_the_tokenizer(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer(CHAT)
     template = "{{ messages[-1].content }}"
     (tmp_path / "chat.jinja").write_text(template)
@@ -70,7 +70,7 @@ def test_every_byte_of_a_task_reaches_the_model() -> None:
 # Mistakes
 
 
-def test_a_tokenizer_without_a_chat_template_names_the_field_to_set() -> None:
+def test_error_for_a_tokenizer_without_chat_template_names_the_field() -> None:
     with pytest.raises(ValueError, match="has no chat template") as caught:
         encode_prompt(byte_tokenizer(), MESSAGES)
     assert str(caught.value) == (
@@ -79,18 +79,18 @@ def test_a_tokenizer_without_a_chat_template_names_the_field_to_set() -> None:
     )
 
 
-def test_a_template_that_refuses_a_role_says_so() -> None:
+def test_error_repeats_why_a_template_refused_a_role() -> None:
     template = "{{ raise_exception('no system role here') }}"
     with pytest.raises(ValueError, match="refused messages with the roles system, user: no system role here"):
         encode_prompt(byte_tokenizer(template), MESSAGES)
 
 
-def test_a_missing_template_file_is_named() -> None:
+def test_error_for_a_missing_template_file_names_it() -> None:
     with pytest.raises(ValueError, match=r"model\.chat_template must be plain, .*; chat\.jinja cannot be read"):
         encode_prompt(byte_tokenizer(), MESSAGES, "chat.jinja")
 
 
-def test_no_messages_are_refused() -> None:
+def test_empty_list_of_messages_is_refused() -> None:
     with pytest.raises(ValueError, match="messages is empty"):
         encode_prompt(byte_tokenizer(CHAT), [])
 

@@ -3,4 +3,4 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "evaluate"))  # the stand-ins for a server, a model and a judge
+sys.path.insert(0, str(Path(__file__).parents[1] / "evaluate"))  # fakes of a server, a model and a judge

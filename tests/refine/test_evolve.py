@@ -1,4 +1,4 @@
-"""The search that derives answers from an archive: cells, parents, prompts, budgets, its page, and being killed."""
+"""The strategy evolve derives answers from an archive: cells, parents, prompts, budgets, its page, and resuming."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def correct(speedup: float | None = None) -> Verdict:
 # ---- the archive -----------------------------------------------------------------------------------------------------
 
 
-def test_the_cell_of_an_answer() -> None:
+def test_cell_of_an_answer_has_one_label_per_axis() -> None:
     kernel = "@triton.jit\ndef f(x, BLOCK): tl.load(x)\n"
     every = ("speedup", "memory", "tile", "kernels")
     one = attempt(1, 0, correct(1.7), kernel + "f[grid](x, BLOCK=128)")
@@ -88,15 +88,15 @@ def test_parents_are_drawn_by_fitness_or_by_novelty() -> None:
         drawn = [draw_parents(archive, 1, Random(k), novelty=novelty, children=children) for k in range(400)]
         return sum(one == [strange] for one in drawn) / len(drawn)
 
-    assert share(0.0, {}) == pytest.approx(1 / 15, abs=0.04)  # the last of four: 1/8 of 1 + 1/2 + 1/4 + 1/8
+    assert share(0.0, {}) == pytest.approx(1 / 15, abs=0.04)  # rank 4: 1/8 out of 1 + 1/2 + 1/4 + 1/8
     assert share(1.0, {}) == pytest.approx(1 / 2, abs=0.08)
-    assert share(1.0, {strange.key: 9}) < 0.15  # it has had its turns
+    assert share(1.0, {strange.key: 9}) < 0.15  # it already has nine children
     several = draw_parents(archive, 3, Random(0), novelty=0.5, children={})
     assert len({one.key for one in several}) == 3
     assert several == sorted(several, key=lambda one: one.verdict.speedup if one.verdict else 0)
 
 
-def test_islands_know_their_own_answers_and_the_best_of_others_after_a_migration(module: Path) -> None:
+def test_islands_hold_their_own_answers_and_the_best_of_others_after_a_migration(module: Path) -> None:
     config, _ = parse([str(module), "--strategy", "evolve", "--islands", "2", "--migrate-every", "3"])
     attempts = [attempt(turn, k, correct(1.0 + turn + k), f"{turn} {k}") for turn in range(1, 5) for k in range(4)]
     own = [one for one in attempts if one.sample in (0, 2)]
@@ -104,7 +104,7 @@ def test_islands_know_their_own_answers_and_the_best_of_others_after_a_migration
     assert members(attempts, config, 0, 5) == [*own, next(one for one in attempts if one.key == (3, 3))]
 
 
-def test_hints_follow_from_what_was_measured() -> None:
+def test_hints_follow_from_the_measurements() -> None:
     one = attempt(1, 0, replace(correct(2.0), kernel_share=0.5, kernels="f: 255 registers, 8 spills"), "x")
     assert "remaining PyTorch operators" in hint(one, Random(0))
     assert one.verdict is not None
@@ -125,7 +125,7 @@ def test_hints_follow_from_what_was_measured() -> None:
 
 
 class Climbing:
-    """Each answer is faster than the parent that its prompt ends with."""
+    """Each answer is faster than the last parent in its prompt."""
 
     def __init__(self, first: str | tuple[str, float] = ("correct", 1.0), say_again: bool = False) -> None:
         self.first, self.say_again = first, say_again
@@ -152,7 +152,7 @@ def _pair(first: str | tuple[str, float]) -> tuple[str, float | None]:
 
 
 class HonestJudge(PretendJudge):
-    """Its verdicts name the source that they are about."""
+    """A fake judge whose verdicts hold the hash of the candidate."""
 
     def verdict(self, task: Any, code: str) -> Verdict:
         return replace(super().verdict(task, code), candidate_hash=sha256_text(code))
@@ -183,7 +183,7 @@ def test_answers_are_derived_from_parents_until_the_budget_is_spent(
     verdicts = {(one["turn"], one["sample"]): one["verdict"] for one in records(folder, "verdict")}
     assert len(verdicts) == 40
     with_parents = [one for one in answers.values() if one["parents"]]
-    assert 0.5 * len(answers) < len(with_parents) < len(answers)  # the others are fresh
+    assert 0.5 * len(answers) < len(with_parents) < len(answers)  # the other answers have no parents
     for one in with_parents:
         parents = [tuple(parent) for parent in one["parents"]]
         assert all(parent < (one["turn"], 0) for parent in parents)
@@ -208,7 +208,7 @@ def test_answers_are_derived_from_parents_until_the_budget_is_spent(
     assert sum(bool(entry.parents) for entry in entries) > 15
 
 
-def test_a_server_is_asked_with_the_parents_as_a_conversation(module: Path) -> None:
+def test_prompt_to_a_server_shows_the_parents_as_a_conversation(module: Path) -> None:
     bodies: list[list[dict[str, str]]] = []
 
     def behave(number: int, body: dict[str, Any]) -> Reply:
@@ -225,7 +225,7 @@ def test_a_server_is_asked_with_the_parents_as_a_conversation(module: Path) -> N
     assert max(lengths) > 1
 
 
-def test_until_something_is_correct_half_of_the_answers_are_fresh(module: Path) -> None:
+def test_half_of_the_answers_are_fresh_until_one_is_correct(module: Path) -> None:
     model = Climbing("timeout")
     code, folder = evolve(module, model, "--evaluations", "48", "--fresh", "0", "--context-turns", "1")
     assert code == 1
@@ -245,7 +245,7 @@ class Alternating(Climbing):
             yield request, Answer(text, "stop", 10, 20)
 
 
-def test_once_an_answer_is_correct_all_parents_are(module: Path) -> None:
+def test_all_parents_are_correct_once_an_answer_is_correct(module: Path) -> None:
     code, folder = evolve(module, Alternating(), "--evaluations", "48", "--islands", "1", "--novelty", "1")
     assert code == 0
     verdicts = {(one["turn"], one["sample"]): one["verdict"] for one in records(folder, "verdict")}
@@ -254,12 +254,12 @@ def test_once_an_answer_is_correct_all_parents_are(module: Path) -> None:
     assert all(verdicts[parent]["correct"] for parent in parents)
 
 
-def test_a_model_that_repeats_itself_ends_the_search(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_ends_when_the_model_repeats_itself(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evolve(module, Climbing(("correct", 1.0), say_again=True), "--evaluations", "6", "--fresh", "1")
     assert "24 answers gave only 1 different candidates" in capsys.readouterr().out
 
 
-def test_tokens_and_seconds_are_budgets_too(module: Path) -> None:
+def test_tokens_and_seconds_limit_the_search(module: Path) -> None:
     assert evolve(module, Climbing(), "--tokens", "200")[0] == 0
     assert len(records(module.parent.parent / "out", "answer")) == 10  # of 20 tokens each
     began = time.monotonic()
@@ -267,7 +267,7 @@ def test_tokens_and_seconds_are_budgets_too(module: Path) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_mistakes_are_one_sentence(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_give_one_sentence(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, words in (
         (["--islands", "9"], "islands must be at most parallel"),
         (["--axes", "speedup,size"], "--axes: input should be 'speedup', 'memory', 'tile' or 'kernels'"),
@@ -278,7 +278,7 @@ def test_mistakes_are_one_sentence(module: Path, capsys: pytest.CaptureFixture[s
         assert words in capsys.readouterr().err
 
 
-def test_a_stopped_search_goes_on_as_if_it_had_not_been_stopped(module: Path) -> None:
+def test_stopped_search_resumes_to_the_answers_of_an_uninterrupted_search(module: Path) -> None:
     class Stopped(Climbing):
         def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
             for one in super().answer(requests, poll):
@@ -289,7 +289,7 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been_stopped(module: Path) ->
                 yield one
 
     class Named(Climbing):
-        """Marks answers by the question's seed, so that they do not depend on what this process asked before."""
+        """Marks answers with the seed of the request, so that they do not depend on earlier requests."""
 
         def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
             for request, answer in super().answer(requests, poll):
@@ -322,7 +322,7 @@ sys.exit(test_evolve.main(sys.argv[1:], make_model=test_evolve.Climbing(), make_
 """
 
 
-def test_kill_9_twice_loses_no_answer(module: Path) -> None:
+def test_search_killed_twice_loses_no_judged_answer(module: Path) -> None:
     folder, library = module.parent.parent / "out", module.parent.parent / "library.sqlite"
     tests = Path(__file__).parents[1]
     code = KILLED.format(paths=[str(tests / name) for name in ("refine", "evaluate", "")])
@@ -343,5 +343,5 @@ def test_kill_9_twice_loses_no_answer(module: Path) -> None:
             assert len(judged) >= seen
             assert trajectory.best is not None
         with Library(library, create=False) as found:
-            assert len(found) >= len({one.code for one in judged}) - 1  # the last one may not have been added yet
+            assert len(found) >= len({one.code for one in judged}) - 1  # the last may be missing
     assert evolve(module, Climbing(), "--resume", "--evaluations", str(seen + 8))[0] == 0

@@ -1,4 +1,4 @@
-"""Searching for a kernel: strategies, budgets, and what is left when something breaks."""
+"""Searching for a kernel: strategies, budgets, and the files that remain after a failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def module(tmp_path: Path) -> Path:
 
 
 class Model:
-    """Answers by round and sample; ``die_after`` answers it raises."""
+    """Answers by round and sample. Raises after ``die_after`` answers."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ def outcomes(folder: Path) -> list[str]:
 
 
 class Tags(HTMLParser):
-    """Fails on anything that would be fetched."""
+    """Fails on any tag that would load another file."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag not in ("script", "link", "img", "iframe")
@@ -110,7 +110,7 @@ class Tags(HTMLParser):
 ROUNDS = ["compile_error", "wrong_output", ("correct", 1.5), ("correct", 3.0), ("correct", 2.0)]
 
 
-def test_serial_conversations_carry_what_the_judge_said_and_the_best_is_kept(
+def test_serial_conversations_contain_the_feedback_and_the_best_answer_is_kept(
     module: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Model(lambda turn, sample: ROUNDS[turn - 1])
@@ -133,7 +133,7 @@ def test_serial_conversations_carry_what_the_judge_said_and_the_best_is_kept(
     assert model.closed == 1
 
 
-def test_serial_conversations_side_by_side_see_only_their_own(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parallel_conversations_see_only_their_own_answers(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = Model(lambda turn, sample: "timeout" if sample else "crashed")
     code, folder = search(module, model, turns=3, parallel=2, context_turns=4)
     assert code == 1  # nothing correct
@@ -148,7 +148,7 @@ def test_serial_conversations_side_by_side_see_only_their_own(module: Path, caps
     assert "No correct kernel was found" in (folder / "report.html").read_text()
 
 
-def test_parallel_answers_see_nothing_and_differ_by_their_seeds(module: Path) -> None:
+def test_answers_of_strategy_parallel_see_no_other_answers_and_differ_by_seed(module: Path) -> None:
     model = Model(lambda turn, sample: ("correct", float(turn + sample)))
     code, folder = search(module, model, strategy="parallel", turns=3, parallel=4)
     assert code == 0
@@ -157,21 +157,21 @@ def test_parallel_answers_see_nothing_and_differ_by_their_seeds(module: Path) ->
     assert "# 3 3" in (folder / "best.py").read_text()
 
 
-def test_best_of_turns_carries_the_best_answers_of_all(module: Path) -> None:
+def test_best_of_turns_shows_the_best_answers_of_all_conversations(module: Path) -> None:
     speed = {(1, 0): 1.0, (1, 1): 4.0, (2, 0): 2.0, (2, 1): 3.0}
     model = Model(lambda turn, sample: ("correct", speed[turn, sample]) if turn < 3 else "timeout")
     _, folder = search(module, model, strategy="best_of_turns", turns=3, parallel=2, context_turns=3)
     last = records(folder, "answer")[-1]["messages"]
     shown = [re.search(r"# (\d \d)", m["content"]) for m in last if m["role"] == "assistant"]
-    assert [one[1] for one in shown if one] == ["2 0", "2 1", "1 1"]  # the best one last, where it is answered
+    assert [one[1] for one in shown if one] == ["2 0", "2 1", "1 1"]  # the best is last, before its feedback
     assert last[-1]["content"] == "correct, 4.00x"
 
 
-# ---- verdicts beside answers -----------------------------------------------------------------------------------------
+# ---- verdicts while answers are written ------------------------------------------------------------------------------
 
 
 class SlowJudge(PretendJudge):
-    """Ends the verdict on the very first answer only once ``go_on`` is set."""
+    """Holds the verdict on the first answer until ``go_on`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class SlowJudge(PretendJudge):
 
 
 class Noticing(Model):
-    """Lets the judge go on once the n-th answer is asked for."""
+    """Sets ``go_on`` of the judge when the n-th answer is asked for."""
 
     def __init__(self, judge: SlowJudge, count: int) -> None:
         super().__init__(lambda turn, sample: "timeout")
@@ -197,28 +197,28 @@ class Noticing(Model):
             yield one
 
 
-def test_a_slow_verdict_holds_up_no_round_that_does_not_see_it(module: Path) -> None:
+def test_slow_verdict_does_not_delay_rounds_of_strategy_parallel(module: Path) -> None:
     judge = SlowJudge()
-    model = Noticing(judge, 4)  # of the second round
+    model = Noticing(judge, 4)  # the fourth answer belongs to the second round
     flags = {"strategy": "parallel", "turns": 3, "parallel": 2}
     _, folder = search(module, model, judge, "--judge.workers", "2", **flags)
-    assert outcomes(folder) == ["timeout"] * 6  # none of them failed by waiting for too long
+    assert outcomes(folder) == ["timeout"] * 6  # no verdict was lost by waiting too long
 
 
 def keys(folder: Path) -> list[tuple[int, int]]:
     return [(record["turn"], record["sample"]) for record in records(folder, "answer")]
 
 
-def test_a_slow_verdict_holds_up_no_conversation_but_its_own(module: Path) -> None:
+def test_slow_verdict_delays_only_its_own_conversation(module: Path) -> None:
     judge = SlowJudge()
     model = Noticing(judge, 4)  # the third answer of the other conversation
     _, folder = search(module, model, judge, "--judge.workers", "2", turns=3, parallel=2)
     assert keys(folder) == [(1, 0), (1, 1), (2, 1), (3, 1), (2, 0), (3, 0)]
-    assert outcomes(folder) == ["timeout"] * 6  # none of them failed by waiting for too long
+    assert outcomes(folder) == ["timeout"] * 6  # no verdict was lost by waiting too long
 
 
 class Writing(Noticing):
-    """Takes its time for each batch."""
+    """Takes 0.3 s for each batch, and records the batches."""
 
     def __init__(self, judge: SlowJudge, count: int) -> None:
         super().__init__(judge, count)
@@ -230,7 +230,7 @@ class Writing(Noticing):
         yield from super().answer(requests, poll)
 
 
-def test_conversations_whose_verdicts_come_soon_after_each_other_are_answered_together(module: Path) -> None:
+def test_conversations_with_nearly_simultaneous_verdicts_share_a_batch(module: Path) -> None:
     class Quick(SlowJudge):
         def evaluate(self, task: Any, code: str, backend: str) -> Verdict:
             time.sleep(0.01 * int(code.rstrip()[-1]))
@@ -242,7 +242,7 @@ def test_conversations_whose_verdicts_come_soon_after_each_other_are_answered_to
     assert model.batches == [[0, 1, 2, 3], [1, 2, 3], [0]]
 
 
-def test_a_local_model_is_asked_for_no_more_than_a_batch_at_a_time(module: Path) -> None:
+def test_local_model_gets_at_most_batch_size_requests_at_a_time(module: Path) -> None:
     judge = SlowJudge()
     judge.go_on.set()
     model = Writing(judge, NEVER)
@@ -251,7 +251,7 @@ def test_a_local_model_is_asked_for_no_more_than_a_batch_at_a_time(module: Path)
     assert max(map(len, model.batches)) == 2
 
 
-def test_with_a_server_a_conversation_goes_on_while_another_is_answered(module: Path) -> None:
+def test_conversation_with_a_server_continues_while_another_waits_for_its_answer(module: Path) -> None:
     others = threading.Event()
 
     def behave(number: int, body: dict[str, Any]) -> Reply:
@@ -265,12 +265,12 @@ def test_with_a_server_a_conversation_goes_on_while_another_is_answered(module: 
     with chat_server(behave) as server:
         flags = ["--model", "m", "--base-url", server.url, "--turns", "3", "--parallel", "2", "--device", "cpu"]
         assert main([str(module), "--output", str(folder), *flags], make_judge=PretendJudge()) == 1
-    (first, quick), (second, same), *rest = keys(folder)  # the others waited for the third question of this one
+    (first, quick), (second, same), *rest = keys(folder)  # the held answer waited for this conversation
     assert (first, second, same) == (1, 2, quick)
     assert sorted(rest) == sorted([(3, quick), *((turn, 1 - quick) for turn in (1, 2, 3))])
 
 
-def test_nano_is_asked_as_it_was_taught_unless_a_flag_says_otherwise(module: Path) -> None:
+def test_default_settings_for_nano_are_those_of_its_training(module: Path) -> None:
     names = ("prompt_template", "feedback_template", "context_turns", "earlier_reasoning", "max_new_tokens")
     taught = ("nano", "nano", 1, "keep", 384)
     usual = ("kernel_coder", "feedback", 4, "drop", 2048)
@@ -281,14 +281,14 @@ def test_nano_is_asked_as_it_was_taught_unless_a_flag_says_otherwise(module: Pat
 
     assert chosen() == chosen("--model", "nano") == taught
     assert chosen("--model", "tiny") == usual
-    assert chosen("--base-url", "http://localhost:8000/v1") == usual  # whatever a server calls nano
+    assert chosen("--base-url", "http://localhost:8000/v1") == usual  # nano on a server may be another model
     assert chosen("--context-turns", "3", "--feedback-template", "feedback") == ("nano", "feedback", 3, "keep", 384)
     turns = load(TrainConfig, Path(__file__).parents[2] / "configs" / "nano-turns.yaml", [])
     assert turns.data.prompt_template == turns.rollout.feedback_template == "nano"
     assert (turns.rollout.context, turns.rollout.max_completion_length) == ("last", 384)
 
 
-def test_a_search_that_has_enough_keeps_the_verdicts_that_are_being_made(module: Path) -> None:
+def test_search_that_stops_at_a_correct_answer_keeps_verdicts_in_progress(module: Path) -> None:
     judge = SlowJudge()
     model = Noticing(judge, 4)
     model.outcome = lambda turn, sample: ("correct", 2.0) if sample else "timeout"
@@ -303,7 +303,9 @@ def searching(module: Path, *flags: str) -> Search:
     return Search(config, load_module(config), Trajectory(module.parent / "none", ""), Model(lambda *_: ""), None)
 
 
-def test_nothing_is_timed_on_the_gpu_on_which_a_model_writes(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_are_not_timed_while_the_model_writes_on_the_same_gpu(
+    module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on_gpu = ["--device", "cuda:0"]
     assert not searching(module, *on_gpu).overlaps
     assert not searching(module, *on_gpu, "--judge-device", "cuda,cuda:1").overlaps
@@ -331,7 +333,7 @@ def test_nothing_is_timed_on_the_gpu_on_which_a_model_writes(module: Path, monke
         assert len(records(out, "verdict")) == 6
     out = module.parent / "tokens"
     search(module, Watched(lambda turn, sample: "timeout"), judge, out=out, tokens=30, parallel=4)
-    assert len(records(out, "answer")) == len(records(out, "verdict")) == 2  # what was written is judged all the same
+    assert len(records(out, "answer")) == len(records(out, "verdict")) == 2  # written answers are judged
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------------
@@ -340,13 +342,13 @@ def test_nothing_is_timed_on_the_gpu_on_which_a_model_writes(module: Path, monke
 @pytest.mark.parametrize(
     ("budget", "answers"),
     [
-        ({"evaluations": 5}, 6),  # the sixth answer is there and is not run
+        ({"evaluations": 5}, 6),  # the sixth answer is kept but not judged
         ({"tokens": 90}, 5),
         ({"turns": 2, "parallel": 2}, 4),
         ({"stop_at": 1.8, "parallel": 1}, 2),
     ],
 )
-def test_budgets_end_the_search_and_every_answer_stays(module: Path, budget: dict[str, Any], answers: int) -> None:
+def test_budgets_end_the_search_and_every_answer_is_kept(module: Path, budget: dict[str, Any], answers: int) -> None:
     model = Model(lambda turn, sample: ("correct", float(turn)))
     code, folder = search(module, model, **{"turns": 20, "parallel": 2, **budget})
     assert code == 0
@@ -357,7 +359,7 @@ def test_budgets_end_the_search_and_every_answer_stays(module: Path, budget: dic
     assert (folder / "best.py").exists()
 
 
-def test_time_is_a_budget_even_while_the_model_is_writing(module: Path) -> None:
+def test_time_budget_ends_the_search_even_while_the_model_is_writing(module: Path) -> None:
     class Slow(Model):
         def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
             yield from super().answer(requests, poll)
@@ -373,7 +375,7 @@ def test_time_is_a_budget_even_while_the_model_is_writing(module: Path) -> None:
     assert len(records(folder, "verdict")) == 2
 
 
-def test_equal_code_is_run_once(module: Path) -> None:
+def test_equal_code_is_judged_once(module: Path) -> None:
     class Same(Model):
         def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
             for request in requests:
@@ -385,10 +387,10 @@ def test_equal_code_is_run_once(module: Path) -> None:
     assert len(records(folder, "verdict")) == 9
 
 
-# ---- what breaks -----------------------------------------------------------------------------------------------------
+# ---- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_server_loses_nothing_and_the_search_goes_on(module: Path) -> None:
+def test_answers_survive_a_failed_server_and_the_search_resumes(module: Path) -> None:
     first = Model(lambda turn, sample: ("correct", float(turn)), ServerFailed("gone"), die_after=3)
     code, folder = search(module, first, turns=3, parallel=2)
     assert code == 75
@@ -398,7 +400,7 @@ def test_a_dead_server_loses_nothing_and_the_search_goes_on(module: Path) -> Non
     second = Model(lambda turn, sample: ("correct", float(turn)))
     second.rounds = {0: 2, 1: 1}
     assert search(module, second, None, "--resume", turns=3, parallel=2)[0] == 0
-    assert len(second.asked) == 3  # what was missing
+    assert len(second.asked) == 3  # the missing answers
     straight = Model(lambda turn, sample: ("correct", float(turn)))
     other = module.parent.parent / "other"
     assert search(module, straight, turns=3, parallel=2, out=other)[0] == 0
@@ -429,7 +431,7 @@ def test_interrupt_keeps_the_best_so_far(module: Path, capsys: pytest.CaptureFix
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_stop_while_a_verdict_is_made_keeps_that_verdict(module: Path) -> None:
+def test_stop_during_a_verdict_keeps_that_verdict(module: Path) -> None:
     started, go_on = threading.Event(), threading.Event()
 
     class Slow(PretendJudge):
@@ -448,14 +450,14 @@ def test_stop_while_a_verdict_is_made_keeps_that_verdict(module: Path) -> None:
     code, folder = search(module, Stopped(lambda turn, sample: ("correct", 2.0)), Slow(), parallel=2)
     assert code == 75
     assert len(records(folder, "answer")) == 2
-    assert len(records(folder, "verdict")) == 1  # the one that was being made; the other was not begun
+    assert len(records(folder, "verdict")) == 1  # the verdict in progress; the other was not begun
     judge = PretendJudge()
     assert search(module, Model(lambda turn, sample: "timeout"), judge, "--resume", turns=1, parallel=2)[0] == 0
-    assert len(judge.judged) == 1  # the answer that had none
+    assert len(judge.judged) == 1  # the answer without a verdict
     assert records(folder, "verdict")[0]["verdict"]["seeds"] == [2**127 + 1]
 
 
-def test_a_judge_that_fails_now_and_then_costs_a_turn_and_nothing_else(module: Path) -> None:
+def test_single_failure_of_the_judge_costs_only_one_turn(module: Path) -> None:
     class Flaky(PretendJudge):
         def evaluate(self, *given: Any) -> Verdict:
             verdict = super().evaluate(*given)
@@ -468,11 +470,13 @@ def test_a_judge_that_fails_now_and_then_costs_a_turn_and_nothing_else(module: P
     assert code == 0
     assert outcomes(folder) == ["timeout", "harness_failed", "correct"]
     assert "OSError: no more processes" in records(folder, "verdict")[1]["verdict"]["reason"]
-    # What could not be judged is not told: the third prompt shows the first answer alone.
+    # The third prompt shows only the first answer, because the second has no verdict.
     assert len(records(folder, "answer")[2]["messages"]) == len(records(folder, "answer")[1]["messages"])
 
 
-def test_a_judge_that_never_works_is_said_so(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_whose_judge_always_fails_ends_with_exit_code_3_and_can_be_resumed(
+    module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     judge = PretendJudge(overrule="harness_failed")
     code, folder = search(module, Model(lambda turn, sample: "correct"), judge)
     assert code == 3
@@ -483,7 +487,7 @@ def test_a_judge_that_never_works_is_said_so(module: Path, capsys: pytest.Captur
     assert again.asked == []
 
 
-def test_a_prompt_that_is_too_long_is_followed_by_one_that_shows_less(module: Path) -> None:
+def test_prompt_after_one_that_was_too_long_shows_fewer_answers(module: Path) -> None:
     class Small(Model):
         def answer(self, requests: Sequence[Request], poll: Poll) -> Iterator[tuple[Request, Answer]]:
             for request in requests:
@@ -499,7 +503,7 @@ def test_a_prompt_that_is_too_long_is_followed_by_one_that_shows_less(module: Pa
     assert [record["refused"] for record in records(folder, "answer")] == [n > 5 for n in lengths]
 
 
-def test_mistakes_are_one_sentence(module: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes_give_one_sentence(module: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def mistake(*arguments: str, **injected: Any) -> str:
         capsys.readouterr()
         assert main(list(arguments), **injected) == 2
@@ -529,7 +533,7 @@ def test_mistakes_are_one_sentence(module: Path, capsys: pytest.CaptureFixture[s
     assert main([str(module), "--output", str(tmp_path / "p")], make_model=given["make_model"], make_judge=unsafe) == 3
 
 
-def test_a_line_that_was_cut_short_is_left_out(module: Path) -> None:
+def test_verdict_whose_line_was_cut_short_is_made_again(module: Path) -> None:
     _, folder = search(module, Model(lambda turn, sample: "timeout"), turns=2)
     path = folder / "trajectory.jsonl"
     whole = path.read_bytes()
@@ -540,7 +544,7 @@ def test_a_line_that_was_cut_short_is_left_out(module: Path) -> None:
     assert len(path.read_bytes().splitlines()) == len(whole.splitlines())
 
 
-# ---- nothing pretended -----------------------------------------------------------------------------------------------
+# ---- the real judge --------------------------------------------------------------------------------------------------
 
 KERNEL = """import torch
 from torch import nn
@@ -552,8 +556,8 @@ class ModelNew(nn.Module):
 """
 
 
-def test_a_server_and_the_real_judge_on_the_cpu(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong, then told so, then right; the server hangs up once in between."""
+def test_search_with_a_server_and_the_real_judge_on_the_cpu(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong answer, its feedback, and a right answer. The server refuses one request in between."""
     monkeypatch.setattr(client, "FIRST_WAIT_S", 0.01)
 
     def behave(number: int, body: dict[str, Any]) -> Reply:
@@ -585,7 +589,7 @@ def test_a_server_and_the_real_judge_on_the_cpu(module: Path, monkeypatch: pytes
     )
 
 
-def test_a_local_model_that_knows_nothing_finds_nothing(module: Path) -> None:
+def test_search_with_an_untrained_local_model_finds_no_kernel(module: Path) -> None:
     folder = module.parent.parent / "out"
     code = main(
         [

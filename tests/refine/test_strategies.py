@@ -49,7 +49,7 @@ def test_every_strategy_has_the_same_budget_on_every_task(tmp_path: Path, capsys
     assert (out / "evolve" / "seed-1" / "001-tasks_2_scale" / "trajectory.jsonl").exists()
     assert "evolve, speedup" in capsys.readouterr().out
     assert (out / "report.html").read_text().count("<polyline") == 8
-    assert run(tmp_path, "--evaluations", "12")[0] == 2  # it holds a comparison
+    assert run(tmp_path, "--evaluations", "12")[0] == 2  # the folder already holds a comparison
     judged = len(judge.judged)
     assert run(tmp_path, "--evaluations", "12", "--seeds", "0,1", "--resume", judge=judge)[0] == 0
     assert len(judge.judged) == judged
@@ -96,7 +96,9 @@ def test_without_times_there_is_no_speedup(tmp_path: Path) -> None:
     assert "speedup" not in (out / "table.md").read_text()
 
 
-def test_evaluate_with_a_strategy_is_this_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes_in_evaluate_with_a_strategy_give_one_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     def mistake(*flags: str) -> str:
         assert main(list(flags)) == 2
         return capsys.readouterr().err.strip().removeprefix("error: ")
@@ -113,7 +115,7 @@ def test_evaluate_with_a_strategy_is_this_command(capsys: pytest.CaptureFixture[
 
 
 class Batches(Climbing):
-    """Notes the size of each batch, and whether two threads ever asked at the same time."""
+    """Records the size of each batch, and fails if two threads ask at the same time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +131,7 @@ class Batches(Climbing):
             self.inside.release()
 
 
-def test_searches_at_the_same_time_share_batches_and_find_the_same(tmp_path: Path) -> None:
+def test_concurrent_searches_share_batches_and_give_the_same_results(tmp_path: Path) -> None:
     alone, together = Batches(), Batches()
     flags = ["--evaluations", "12", "--seeds", "0,1"]
     _, first = run(tmp_path / "alone", *flags, model=alone)
@@ -141,9 +143,9 @@ def test_searches_at_the_same_time_share_batches_and_find_the_same(tmp_path: Pat
     assert len(together.sizes) < len(alone.sizes) / 2
 
 
-def test_with_remember_equal_code_is_judged_once_in_all_searches_and_the_results_are_the_same(tmp_path: Path) -> None:
+def test_remember_judges_equal_code_once_over_all_searches_with_the_same_results(tmp_path: Path) -> None:
     class Repeating(Climbing):
-        """Gives the searches for a task the same code in the same places."""
+        """Gives all searches for a task the same code at the same turn and sample."""
 
         def answer(self, requests: Sequence[Any], poll: Poll) -> Iterator[tuple[Any, Answer]]:
             for request, answer in super().answer(requests, poll):
@@ -196,7 +198,7 @@ def test_shared_judge_remembers_verdicts_but_no_failures() -> None:
         other.evaluate(task, "wrong")
 
 
-def test_a_search_that_fails_ends_the_others_and_their_answers_are_kept(
+def test_failed_search_ends_the_others_and_their_answers_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Failing(Batches):
@@ -213,7 +215,7 @@ def test_a_search_that_fails_ends_the_others_and_their_answers_are_kept(
     assert run(tmp_path, *flags, "--resume")[0] == 0
 
 
-def test_stopped_comparison_reports_what_every_search_has_reached(tmp_path: Path) -> None:
+def test_stopped_comparison_reports_up_to_the_budget_that_all_searches_reached(tmp_path: Path) -> None:
     class Failing(Batches):
         def answer(self, requests: Sequence[Any], poll: Poll) -> Iterator[tuple[Any, Answer]]:
             if len(self.sizes) == 3:
@@ -248,7 +250,7 @@ def test_strategy_without_a_candidate_in_each_search_has_no_curve() -> None:
     assert summarise(config, {"serial": searches})["strategies"] == {}
 
 
-def test_a_search_whose_time_is_spent_leaves_the_batch(tmp_path: Path) -> None:
+def test_search_with_no_time_left_does_not_wait_for_a_batch(tmp_path: Path) -> None:
     shared, ended = SharedModel(Batches(), lambda: None), []
 
     def spent() -> None:
@@ -266,8 +268,8 @@ def test_a_search_whose_time_is_spent_leaves_the_batch(tmp_path: Path) -> None:
     assert not ended
 
 
-def test_model_writes_for_half_of_the_searches_while_a_judge_elsewhere_has_the_others() -> None:
-    """One search is held up by its judge. The other one still gets its answer if the judge uses another GPU."""
+def test_model_answers_some_searches_while_a_judge_on_another_gpu_has_the_others() -> None:
+    """One search waits for its judge. The other search still gets its answer if the judge uses another GPU."""
 
     def answered(*, overlaps: bool) -> bool:
         shared, ended = SharedModel(Batches(), lambda: None, overlaps=overlaps), []
@@ -293,7 +295,7 @@ def test_model_writes_for_half_of_the_searches_while_a_judge_elsewhere_has_the_o
     assert not answered(overlaps=False)
 
 
-def test_strategies_are_judged_where_the_flags_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_flags_select_the_device_or_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernel_coder.evaluate.devices.resolve_device", lambda name, flag="": name)
     for flags, place in (
         (["--judge-device", "cuda:1,cuda:2"], "cuda:1,cuda:2"),

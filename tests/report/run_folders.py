@@ -1,4 +1,4 @@
-"""Run folders without a run: what the loops write, in every state that a report has to live with."""
+"""Fake run folders: the files that the loops write, in every state that a report must handle."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def write_run(
 
 
 def healthy(folder: Path, steps: int = 40, change: Callable[[int], Mapping[str, float]] = lambda step: {}) -> Path:
-    """A finished run of so many steps, whose numbers ``change`` may alter."""
+    """A finished run of ``steps`` steps. ``change`` may alter its numbers."""
     metrics = [step_metrics(step, **change(step)) for step in range(1, steps + 1)]
     metrics.insert(0, {"step": 0, "eval/reward": 0.0, "eval/judge/correct": 0.0})
     samples = [

@@ -1,4 +1,4 @@
-"""No page scrolls sideways, on a telephone or on a desk, light or dark, and each shows names that a person can read.
+"""No page scrolls sideways, on a telephone or on a desk, light or dark, and all pages show readable names.
 
 With ``KC_SCREENSHOTS=FOLDER`` a picture of every page is written there.
 """
@@ -70,7 +70,7 @@ def search(folder: Path, *, found: bool) -> str:
 
 
 def evolution(folder: Path) -> str:
-    """The page of an evolution, with an archive and answers that were derived from others."""
+    """The page of an evolution, with an archive and answers that were derived from parents."""
     config = RefineConfig(module=str(folder / "module.py"), model="nano", strategy="evolve", evaluations=8)
     task = Task(id="module", source="test", reference=CODE)
     with Trajectory(folder / "evolution", "hash") as trajectory:
@@ -172,7 +172,7 @@ NAMES = (
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_no_page_scrolls_sideways(browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: str) -> None:
     browser.open(pages[name], width, scheme)
-    # As a reader would: every answer and every fold is opened.
+    # Open every answer and every fold, as a reader may.
     browser.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     browser.evaluate("document.querySelectorAll('td button').forEach(one => one.click())")
     found = browser.evaluate(LAYOUT)
@@ -187,7 +187,7 @@ def test_no_page_scrolls_sideways(browser: Browser, pages: dict[str, Path], name
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_dark_pages_have_light_text(browser: Browser, pages: dict[str, Path], name: str) -> None:
+def test_text_colour_differs_between_dark_and_light_pages(browser: Browser, pages: dict[str, Path], name: str) -> None:
     browser.open(pages[name], 1280, "dark")
     dark = browser.evaluate(LAYOUT)["color"]
     browser.open(pages[name], 1280, "light")
@@ -196,7 +196,7 @@ def test_dark_pages_have_light_text(browser: Browser, pages: dict[str, Path], na
 
 
 @pytest.mark.slow
-def test_names_of_tasks_are_words(browser: Browser, pages: dict[str, Path]) -> None:
+def test_tasks_are_shown_by_readable_names(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["evaluation"], 1280, "light")
     shown = browser.evaluate("[...document.querySelectorAll('#tasks td button')].map(one => one.textContent)")
     assert [name[:12] for name in shown] == ["Model", "level1/19_Co", "Swish/7"]

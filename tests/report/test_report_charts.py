@@ -9,6 +9,6 @@ from kernel_coder.report.charts import Chart, Line, svg
 @pytest.mark.parametrize(
     "values", [(1.0, 1 - 1e-13), (0.0, 0.0), (1e-300, 2e-300), (-5.0, -5.0 + 1e-12), (1e9, 1e9 + 1)]
 )
-def test_a_line_that_is_all_but_level_is_drawn(values: tuple[float, float]) -> None:
+def test_nearly_level_line_is_drawn(values: tuple[float, float]) -> None:
     chart = Chart("title", "about", (Line("one", (1, 2), values),))
     assert "<path" in svg(chart)

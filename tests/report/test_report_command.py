@@ -15,7 +15,7 @@ from run_folders import healthy, write_run
 ROOT = Path(__file__).parents[2]
 
 
-def test_page_and_plots_lie_in_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_and_plots_are_written_into_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = healthy(tmp_path / "run", 12)
     assert main([str(folder)]) == 0
     *lines, following = capsys.readouterr().out.splitlines()
@@ -29,7 +29,9 @@ def test_page_and_plots_lie_in_the_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert {Path(line).name for line in lines[:-1]} >= {"report-progress.png", "report-verdicts.png", "report-time.png"}
 
 
-def test_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_set_the_output_file_and_the_samples_and_skip_plots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = healthy(tmp_path / "run", 12)
     for step in (8, 12):
         (folder / f"checkpoint-{step:08d}").mkdir()
@@ -42,7 +44,7 @@ def test_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not (folder / "report.html").exists()
 
 
-def test_without_matplotlib_the_page_is_written_all_the_same(
+def test_page_is_written_without_matplotlib(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plots, "is_available", lambda: False)
@@ -53,7 +55,7 @@ def test_without_matplotlib_the_page_is_written_all_the_same(
     assert Path(page).is_file()
 
 
-def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_give_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def said(*arguments: str) -> str:
         assert main(list(arguments)) == 2
         error = capsys.readouterr().err
@@ -79,8 +81,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (empty / "report.html").exists()
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # it is imported already
-def test_it_is_a_command_of_kernel_coder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # runpy warns: the module is already imported
+def test_report_is_a_command_of_kernel_coder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = healthy(tmp_path / "run", 12)
     monkeypatch.setattr(sys, "argv", [])
     assert cli.main(["report", str(folder), "--no-plots"]) == 0
@@ -90,7 +92,7 @@ def test_it_is_a_command_of_kernel_coder(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["train", "sft"])
 def test_real_runs_have_a_page(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loops write today, not what the tests above think that they write."""
+    """Uses files that the loops write today, not the fake files of the tests above."""
     import importlib
 
     monkeypatch.chdir(ROOT)

@@ -1,4 +1,4 @@
-"""What the page says about a run: true of healthy ones, and a warning for each way in which one can mislead."""
+"""The statements of the page about a run: right for healthy runs, and a warning for each way to mislead."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_healthy_run_has_no_warning(tmp_path: Path) -> None:
     assert "half of this change had happened by step 21" in text
 
 
-def test_of_conversations_it_says_first_how_many_are_solved(tmp_path: Path) -> None:
+def test_report_on_conversations_begins_with_the_share_that_is_solved(tmp_path: Path) -> None:
     def turns(step: int) -> dict[str, float]:
         last = 0.4 + 0.01 * step
         return {} if step % 10 else {f"eval/correct_by_turn/{t}": last * t / 10 for t in (1, 2, 10)}
@@ -42,12 +42,12 @@ def test_of_conversations_it_says_first_how_many_are_solved(tmp_path: Path) -> N
     assert "On held-out tasks, conversations solved within 10 turns: from 50%" in " ".join(story(run))
     assert "More than chance on held-out tasks" not in warnings(run)
     flat = run_with(tmp_path / "flat", lambda step: {} if step % 10 else {"eval/correct_by_turn/3": 0.5 + step / 1000})
-    assert "More than chance on held-out tasks" in warnings(flat)  # though single answers have become better
+    assert "More than chance on held-out tasks" in warnings(flat)  # although single answers became better
     told = next(check.sentence for check in checks(flat) if check.name == "More than chance on held-out tasks")
     assert told.startswith("Solved held-out conversations went from 51% to 54%")
 
 
-def test_reward_is_held_against_correctness_since_what_is_rewarded_changed_last(tmp_path: Path) -> None:
+def test_reward_and_correctness_are_compared_since_the_last_change_of_rewards(tmp_path: Path) -> None:
     def stages(step: int, rises: float = 0.0, at: int = 16) -> dict[str, float]:
         reward = 0.5 + float(step > at) + rises * step
         return {"stage": float(step >= at), "reward": reward, "judge/correct": 0.5, "judge/wrong_output": 0.5}
@@ -68,7 +68,7 @@ def test_reward_is_held_against_correctness_since_what_is_rewarded_changed_last(
     assert not any("The rewards changed" in sentence for sentence in story(one))
 
 
-def test_a_model_that_was_sure_from_the_start_has_not_collapsed_and_is_warned_of(tmp_path: Path) -> None:
+def test_low_entropy_from_the_start_has_its_own_warning(tmp_path: Path) -> None:
     run = run_with(tmp_path, lambda step: {"entropy": 0.004 - 0.00002 * step})
     told = next(check for check in checks(run) if check.name == "Still exploring")
     assert told.state == "warning"
@@ -88,18 +88,18 @@ def test_a_model_that_was_sure_from_the_start_has_not_collapsed_and_is_warned_of
         ("More than chance on held-out tasks", lambda step: {} if step % 10 else {"eval/judge/correct": 0.01}),
     ],
 )
-def test_each_way_to_mislead_has_its_warning(
+def test_each_kind_of_misleading_run_has_its_warning(
     tmp_path: Path, name: str, change: Callable[[int], Mapping[str, float]]
 ) -> None:
     assert name in warnings(run_with(tmp_path, change))
 
 
-def test_a_share_that_only_rose_in_training_is_memorised(tmp_path: Path) -> None:
+def test_share_that_rose_only_in_training_gives_the_warning_about_memorising(tmp_path: Path) -> None:
     found = warnings(run_with(tmp_path, lambda step: {} if step % 10 else {"eval/judge/correct": 0.0}))
     assert {"Not memorised", "More than chance on held-out tasks"} <= found
 
 
-def test_few_steps_and_few_tasks_are_said(tmp_path: Path) -> None:
+def test_few_steps_and_few_held_out_tasks_give_warnings(tmp_path: Path) -> None:
     config = {**CONFIG, "eval": {"num_tasks": 16}}
     metrics = [{"step": 0, "eval/judge/correct": 0.0}, *(step_metrics(step) for step in range(1, 6))]
     run = read_run(write_run(tmp_path, metrics, config=config), 0)
@@ -110,19 +110,19 @@ def test_few_steps_and_few_tasks_are_said(tmp_path: Path) -> None:
     assert "too few values for a trend" in " ".join(story(run))
 
 
-def test_a_run_without_judge_or_held_out_tasks_is_warned_about(tmp_path: Path) -> None:
+def test_run_without_judge_and_held_out_tasks_gives_warnings(tmp_path: Path) -> None:
     kept = ("step", "reward", "entropy", "loss")
     metrics = [{k: v for k, v in step_metrics(step).items() if k in kept} for step in range(1, 41)]
     found = warnings(read_run(write_run(tmp_path, metrics), 0))
     assert {"Answers are run", "Enough held-out tasks"} <= found
 
 
-def test_never_correct_is_said_first(tmp_path: Path) -> None:
+def test_story_begins_with_the_statement_that_no_answer_was_correct(tmp_path: Path) -> None:
     run = run_with(tmp_path, lambda step: {"judge/correct": 0.0} | ({} if step % 10 else {"eval/judge/correct": 0.0}))
     assert story(run)[0].startswith("No answer was correct")
 
 
-def test_a_supervised_run_that_memorises_is_warned_about(tmp_path: Path) -> None:
+def test_supervised_run_that_memorises_gives_a_warning(tmp_path: Path) -> None:
     worse = {10: 2.0, 20: 1.0, 30: 1.5, 40: 2.0}
     lines = [sft_metrics(step, **({"eval/loss": worse[step]} if step in worse else {})) for step in range(1, 41)]
     run = read_run(write_run(tmp_path, lines, config=SFT_CONFIG), 0)
@@ -130,7 +130,7 @@ def test_a_supervised_run_that_memorises_is_warned_about(tmp_path: Path) -> None
     assert "lowest at step 20 (1)" in said
 
 
-def test_noise_is_no_change() -> None:
+def test_noise_is_not_reported_as_a_change() -> None:
     noise = [((7919 * step) % 101) / 101 for step in range(40)]
     found = change(Curve("x", tuple(range(40)), tuple(noise)))
     assert found is not None
@@ -139,7 +139,7 @@ def test_noise_is_no_change() -> None:
     assert change(Curve("x", (1, 2), (0.0, 1.0))) is None
 
 
-def test_half_of_a_jump_is_where_it_jumped() -> None:
+def test_half_of_a_jump_is_at_the_step_of_the_jump() -> None:
     values = tuple(float(step >= 25) + 0.001 * (step % 2) for step in range(40))
     found = change(Curve("x", tuple(range(40)), values))
     assert found is not None
@@ -147,7 +147,7 @@ def test_half_of_a_jump_is_where_it_jumped() -> None:
     assert abs(found.half_at - 25) <= 2
 
 
-def test_an_interval_holds_its_share() -> None:
+def test_share_interval_contains_the_share_and_narrows_with_more_answers() -> None:
     for of in (1, 16, 1000):
         for share in (0.0, 0.3, 1.0):
             low, high = share_interval(share, of)
@@ -165,16 +165,16 @@ def test_any_values_can_be_drawn(values: list[float], unit: str) -> None:
     assert "inf" not in picture
 
 
-def test_nothing_is_drawn_of_nothing() -> None:
+def test_chart_without_lines_is_empty() -> None:
     assert svg(Chart("t", "c", ())) == ""
 
 
-def test_a_moving_mean_keeps_the_length_and_a_constant() -> None:
+def test_moving_mean_keeps_the_length_and_constant_values() -> None:
     assert moving_mean([2.0] * 50) == pytest.approx([2.0] * 50)
     assert shown(0.5, "share") == "50%"
 
 
-def test_a_supervised_run_without_judge_says_what_its_loss_cannot(tmp_path: Path) -> None:
+def test_supervised_run_without_judge_says_that_loss_does_not_prove_working_kernels(tmp_path: Path) -> None:
     lines = [{k: v for k, v in sft_metrics(step).items() if "judge" not in k} for step in range(1, 41)]
     run = read_run(write_run(tmp_path, lines, config=SFT_CONFIG), 0)
     (said,) = [check.sentence for check in checks(run) if check.name == "Answers are run"]

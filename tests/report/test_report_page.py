@@ -1,4 +1,4 @@
-"""The page: everything that a run has, in every state of a run, and nothing that text from a model could do."""
+"""The page: every part of a run, in every state of a run, and no effect of hostile text from a model."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_a_finished_run_has_every_section(tmp_path: Path) -> None:
     assert page.count("<svg") > 15
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_page_loads_no_other_file(tmp_path: Path) -> None:
     page = page_of(healthy(tmp_path))
     assert not re.search(r"https?:|url\(|@import|src=", page)
 
 
-def test_a_hostile_text_is_text_wherever_it_stands(tmp_path: Path) -> None:
+def test_hostile_text_is_shown_as_text_everywhere(tmp_path: Path) -> None:
     verdict = {"outcome": HOSTILE, "reason": HOSTILE, "feedback": HOSTILE, HOSTILE: HOSTILE}
     prompt = [{"role": HOSTILE, "content": HOSTILE}]
     everywhere: dict[str, Any] = {"task": HOSTILE, "id": HOSTILE, "prompt": prompt, "finish_reason": HOSTILE}
@@ -88,7 +88,7 @@ def test_odd_characters_are_shown_or_replaced(tmp_path: Path, text: str) -> None
     assert f"class ModelNew: '{wanted}'" in "".join(parsed.text)
 
 
-def test_a_run_that_is_being_written_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+def test_unfinished_run_is_shown_up_to_its_last_complete_line(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [step_metrics(step) for step in range(1, 13)], [sample(12)])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 13, "rew')
@@ -106,7 +106,7 @@ def test_a_run_without_a_finished_step_says_so(tmp_path: Path) -> None:
     assert "No step is finished yet" in text_of(page)
 
 
-def test_files_that_are_missing_or_broken_are_no_reason_to_fail(tmp_path: Path) -> None:
+def test_page_is_made_despite_missing_and_broken_files(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [step_metrics(1), step_metrics(2)], config=None)
     (folder / "samples.jsonl").unlink()
     (folder / "config.yaml").write_text("{ not: [yaml")
@@ -119,7 +119,7 @@ def test_files_that_are_missing_or_broken_are_no_reason_to_fail(tmp_path: Path) 
     assert "5 lines of the run's files could not be read" in text_of(html(run))
 
 
-def test_steps_that_appear_twice_count_as_they_were_done_last(tmp_path: Path) -> None:
+def test_repeated_steps_replace_the_old_ones_and_all_later_steps(tmp_path: Path) -> None:
     first = [step_metrics(step, reward=1.0) for step in range(1, 9)]
     again = [step_metrics(step, reward=2.0) for step in range(5, 7)]
     answers = [sample(step, completion="old") for step in range(1, 9)]
@@ -135,7 +135,7 @@ def test_steps_that_appear_twice_count_as_they_were_done_last(tmp_path: Path) ->
     assert sum(map(sum, (by_step.values() for by_step in run.samples.reasons.values()))) == 6
 
 
-def test_a_summary_from_before_a_resume_is_not_believed(tmp_path: Path) -> None:
+def test_summary_older_than_the_metrics_is_ignored(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [step_metrics(step) for step in (1, 2, 3)], summary={"status": "stopped", "steps": 2})
     assert read_run(folder, 0).status == "running"
     (folder / "summary.json").write_text('{"status": "stopped", "steps": 3}')
@@ -146,7 +146,7 @@ def test_a_summary_from_before_a_resume_is_not_believed(tmp_path: Path) -> None:
     assert "It was started 2 times" in text_of(page_of(folder))
 
 
-def test_a_supervised_run_is_told_as_one(tmp_path: Path) -> None:
+def test_page_of_a_supervised_run_describes_supervised_training(tmp_path: Path) -> None:
     lines = [sft_metrics(step) for step in range(41)]
     answer = {**sample(40, outcome=None), "id": "eval/40/task0/0", "outcome": "correct", "reason": None}
     for name in ("reward", "rewards", "advantage"):
@@ -163,7 +163,7 @@ def test_a_supervised_run_is_told_as_one(tmp_path: Path) -> None:
     assert "What it was rewarded for" not in text
 
 
-def test_samples_are_bounded_and_the_page_says_so(tmp_path: Path) -> None:
+def test_number_and_length_of_samples_are_limited_and_the_page_says_so(tmp_path: Path) -> None:
     long = "x = 1\n" * 10_000
     samples = [sample(step, k, completion=f"{step} {k} {long}") for step in range(1, 13) for k in range(10)]
     folder = write_run(tmp_path, [step_metrics(step) for step in range(1, 13)], samples)
@@ -191,7 +191,7 @@ def test_a_long_run_is_drawn_with_few_points(tmp_path: Path) -> None:
     assert len(page) < 2_500_000
 
 
-def test_thinking_code_and_difference_stand_apart(tmp_path: Path) -> None:
+def test_thinking_code_and_difference_are_shown_separately(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, [step_metrics(1)], [sample(1)]))
     text = "".join(Page(page).text)
     assert re.search(r"Thinking\s*Hm\.", text)
@@ -199,10 +199,10 @@ def test_thinking_code_and_difference_stand_apart(tmp_path: Path) -> None:
     assert '<span class="minus">-class Model:</span>' in page
     assert '<span class="plus">+class ModelNew:</span>' in page
     assert "9 times, in samples.jsonl" in text
-    assert "The whole answer" not in text  # its form is right
+    assert "The whole answer" not in text  # the form of the answer is right
 
 
-def test_an_answer_is_compared_with_the_known_solution_where_the_data_are(tmp_path: Path) -> None:
+def test_answer_is_compared_with_the_known_solution_from_the_data(tmp_path: Path) -> None:
     row = {"entry_point": "A", "uuid": "7", "triton_code": "class ANew:\n    z = 3"}
     row["python_code"] = "class A: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ..."
     (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
@@ -222,7 +222,7 @@ def test_a_conversation_is_shown_turn_by_turn(tmp_path: Path) -> None:
     assert text.count("Conversation, 2 turns") == 2
     assert "Answer 1: compile error reward 0.25" in text
     assert "It does not compile." in text
-    assert "compile error 1 1 1" in text  # a turn that was not the last is counted too
+    assert "compile error 1 1 1" in text  # earlier turns are counted, too
     assert "Answer 2: correct reward 1" in text
     assert "once user It does not compile. Answer 2 twice" in text
 
@@ -230,7 +230,7 @@ def test_a_conversation_is_shown_turn_by_turn(tmp_path: Path) -> None:
 PROMPT_AND = [{"role": "user", "content": "Rewrite it."}]
 
 
-def test_rejections_are_counted_by_what_was_tried(tmp_path: Path) -> None:
+def test_rejections_are_counted_by_reason_without_numbers_and_names(tmp_path: Path) -> None:
     def rejected(step: int, number: int, reason: str) -> dict[str, Any]:
         return sample(step, number, verdict={"outcome": "rejected", "reason": reason})
 
@@ -248,7 +248,7 @@ def test_rejections_are_counted_by_what_was_tried(tmp_path: Path) -> None:
     assert "Shown as an example of rejected: no kernel of its own" in text
 
 
-def test_the_script_and_the_page_know_the_same_elements(tmp_path: Path) -> None:
+def test_script_and_links_refer_to_existing_elements(tmp_path: Path) -> None:
     page = page_of(healthy(tmp_path))
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     for opening, closing in ("{}", "()", "[]"):
@@ -261,7 +261,7 @@ def test_the_script_and_the_page_know_the_same_elements(tmp_path: Path) -> None:
     assert {f"prompt-{number}" for number in re.findall(r'data-prompt="(\d+)"', page)} <= ids
 
 
-def test_every_chart_carries_the_values_that_a_pointer_shows(tmp_path: Path) -> None:
+def test_every_chart_holds_the_values_that_the_pointer_shows(tmp_path: Path) -> None:
     page = page_of(healthy(tmp_path))
     charts = [json.loads(value) for name, value in Page(page).attributes if name == "data-chart" and value]
     assert len(charts) == page.count("<svg")

@@ -24,13 +24,13 @@ def test_bars_are_the_phases_of_the_last_steps() -> None:
     run = run_of({n: {k: (a + 4 * n, b + 4 * n) for k, (a, b) in step.items()} for n in range(1, STEPS + 3)})
     found = bars(run)
     assert {bar.step for bar in found} == set(range(3, STEPS + 3))
-    assert {bar.lane for bar in found} == {"writing answers", "judging", "learning"}  # nobody waited
+    assert {bar.lane for bar in found} == {"writing answers", "judging", "learning"}  # the wait took no time
     drawn = str(timeline(run))
     assert drawn.count("<rect") == 3 * STEPS
     assert "step 4, judging: 2 s" in drawn
 
 
-def test_clock_that_began_anew_is_not_drawn_beside_the_old_one() -> None:
+def test_only_steps_since_the_last_restart_of_the_clock_are_drawn() -> None:
     run = run_of({1: {"update": (10.0, 11.0)}, 2: {"update": (12.0, 13.0)}, 3: {"update": (1.0, 2.0)}})
     drawn = str(timeline(run))
     assert "step 3" in drawn

@@ -11,11 +11,11 @@ GOOD = "<thinking>why</thinking>\n<answer>\n```python\nx = 1\n```\n</answer>"
 NO_CODE = "<thinking>why</thinking><answer>x = 1</answer>"
 
 
-def test_one_for_the_form_and_zero_for_anything_else() -> None:
+def test_reward_is_1_for_the_right_form_and_0_otherwise() -> None:
     assert format_reward(["?"] * 4, [GOOD, NO_CODE, "x = 1", ""]) == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_partial_pays_for_the_pieces_and_less_than_the_form() -> None:
+def test_partial_rewards_single_pieces_below_the_full_reward() -> None:
     rewards = format_reward(["?"] * 4, [GOOD, NO_CODE, "<thinking>why</thinking>", ""], partial=0.3)
     assert rewards == [1.0, pytest.approx(0.2), pytest.approx(0.1), 0.0]
 
@@ -44,12 +44,12 @@ def test_a_conversation_is_judged_by_its_last_answer() -> None:
         ([{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}], "a"),
     ],
 )
-def test_the_text_of_every_kind_of_completion(completion: object, text: str) -> None:
+def test_completion_text_reads_every_kind_of_completion(completion: object, text: str) -> None:
     assert completion_text(completion) == text  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("partial", [1.0, -0.1, float("nan")])
-def test_a_partial_reward_that_equals_the_full_one_is_refused_at_loading(partial: float) -> None:
+def test_partial_must_be_at_least_0_and_less_than_1(partial: float) -> None:
     with pytest.raises(RewardError, match=r"partial must be at least 0 and less than 1; got"):
         load_reward("format", {"partial": partial})
     with pytest.raises(RewardError, match=r"partial must be at least 0 and less than 1; got"):

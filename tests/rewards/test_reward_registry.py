@@ -48,41 +48,41 @@ class Judge:
 judge = Judge()
 
 
-def test_a_registered_name_is_the_function_itself() -> None:
+def test_registered_name_loads_the_function_itself() -> None:
     reward = load_reward("format")
     assert reward.function is format_reward
     assert reward.__name__ == "format"
     assert reward(["?"], ["no form"]) == [0.0]
 
 
-def test_any_function_by_module_with_parameters() -> None:
+def test_function_of_a_module_loads_with_parameters() -> None:
     reward = load_reward(HERE + "length", {"limit": 2, "bonus": 0.5})
     assert reward(["?", "?"], ["ab", "abc"]) == [0.5, 0.0]
 
 
-def test_callable_objects_and_methods() -> None:
+def test_callable_objects_and_methods_load_as_rewards() -> None:
     assert load_reward(HERE + "judge", {"strictness": 3})(["?"], ["x"]) == [3.0]
     assert load_reward(HERE + "judge.method")(["?"], ["x"]) == [2.0]
 
 
-def test_a_function_in_a_file(tmp_path: Path) -> None:
+def test_function_in_a_file_loads_as_a_reward(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def always(prompts, completions, value=1.0):\n    return [value for _ in completions]\n"
     )
     assert load_reward(f"{tmp_path}/mine.py:always", {"value": 2.0})(["?"], ["x"]) == [2.0]
 
 
-def test_columns_that_a_function_has_no_name_for_are_left_out() -> None:
+def test_columns_without_a_parameter_of_that_name_are_not_passed() -> None:
     assert load_reward(HERE + "length")(["?"], ["x"], solution=[None], step=3) == [1.0]
     assert load_reward(HERE + "graded")(["?"], ["x"], difficulty=[2], solution=[None]) == [2.0]
 
 
-def test_a_column_that_a_function_needs_is_named_when_it_is_missing() -> None:
+def test_error_for_a_missing_column_names_it() -> None:
     with pytest.raises(RewardError, match="needs the column difficulty; the columns are solution, step"):
         load_reward(HERE + "graded")(["?"], ["x"], solution=[None], step=0)
 
 
-def test_values_are_converted_as_annotated() -> None:
+def test_parameters_are_converted_to_their_annotated_types() -> None:
     assert load_reward(HERE + "length", {"limit": "3"}).params == {"limit": 3}
     assert load_reward(HERE + "foreign_annotation", {"device": "cpu"}).params == {"device": "cpu"}
 
@@ -90,7 +90,7 @@ def test_values_are_converted_as_annotated() -> None:
 # Mistakes
 
 
-def test_an_unknown_reward_names_the_known_ones() -> None:
+def test_error_for_an_unknown_reward_names_the_known_rewards() -> None:
     with pytest.raises(RewardError) as caught:
         load_reward("simlarity")
     assert str(caught.value) == (
@@ -128,13 +128,13 @@ def test_a_mistake_gets_one_clear_sentence(name: str, params: dict[str, Any], se
     assert str(caught.value).startswith(sentence)
 
 
-def test_a_module_that_fails_while_it_is_imported_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_error_repeats_why_a_reward_module_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('no licence')")
     with pytest.raises(RewardError, match="cannot be imported: RuntimeError: no licence"):
         load_reward(f"{tmp_path}/mine.py:f")
 
 
-def test_registering_adds_a_name_and_refuses_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registering_adds_a_name_and_refuses_duplicates_and_colons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     register_reward("length")(length)
     assert "length" in reward_names()
@@ -144,7 +144,7 @@ def test_registering_adds_a_name_and_refuses_a_second(monkeypatch: pytest.Monkey
         register_reward("a:b")(graded)
 
 
-def test_presets() -> None:
+def test_preset_lists_its_rewards_and_an_unknown_preset_is_refused() -> None:
     assert [part.name for part in reward_preset("kernel_coder")] == ["format", "similarity"]
     with pytest.raises(RewardError, match="unknown reward preset kevn; known are kernel_coder, kevin, "):
         reward_preset("kevn")

@@ -25,7 +25,7 @@ def test_a_decay_is_exact_at_its_ends_monotone_between_and_constant_outside(
     assert all(sign * (after - before) >= -1e-12 for before, after in pairwise(values))
 
 
-def test_halfway_both_decays_meet_and_a_cosine_begins_slower() -> None:
+def test_linear_and_cosine_decay_are_equal_halfway_and_cosine_starts_slower() -> None:
     linear, cosine = (Schedule(kind=kind, end_step=100) for kind in ("linear", "cosine"))
     assert linear(50) == pytest.approx(cosine(50)) == pytest.approx(0.5)
     assert cosine(10) > linear(10)

@@ -50,7 +50,7 @@ meeting: list[str] = []
 
 
 async def meets(prompts: Any, completions: Any, *, name: str) -> list[float]:
-    """Ends only if the other one runs at the same time."""
+    """Ends only if a second call of this reward runs at the same time."""
     meeting.append(name)
     while len(meeting) < 2:
         await asyncio.sleep(0.001)
@@ -73,7 +73,7 @@ def part(name: str, **fields: Any) -> dict[str, Any]:
     rows=st.lists(st.tuples(values, values), min_size=1, max_size=6),
     weights=st.tuples(st.floats(-3, 3), st.floats(0.1, 3)),
 )
-def test_the_total_is_the_weighted_sum_of_what_applies(rows: list[Any], weights: tuple[float, float]) -> None:
+def test_total_is_the_weighted_sum_of_the_rewards_that_apply(rows: list[Any], weights: tuple[float, float]) -> None:
     parts = [part("column_a", weight=weights[0]), part("column_b", weight=weights[1])]
     a, b = [row[0] for row in rows], [row[1] for row in rows]
     table = score(parts, count=len(rows), a=a, b=b)
@@ -88,7 +88,7 @@ def test_the_total_is_the_weighted_sum_of_what_applies(rows: list[Any], weights:
     assert table.num_errors == 0
 
 
-def test_none_everywhere_gives_none_and_never_zero() -> None:
+def test_total_is_none_and_not_zero_if_every_part_is_none() -> None:
     assert score([part("column_a"), part("column_b")], a=[None, 0.0], b=[None, None]).total == [None, 0.0]
 
 
@@ -99,7 +99,7 @@ def test_required_and_strict_parts_leave_a_total_only_where_they_apply() -> None
     assert score([part("column_a"), part("column_b")], strict=True, **columns).total == [None, None]
 
 
-def test_a_part_of_weight_zero_is_reported_and_cannot_spoil_a_total() -> None:
+def test_part_of_weight_zero_is_reported_and_does_not_change_a_total() -> None:
     table = score([part("column_a", weight=0.0, required=True), part("column_b")], a=[None, math.nan], b=[1.0, 2.0])
     assert table.total == [1.0, 2.0]
     assert table.parts["column_a"] == [None, None]
@@ -118,7 +118,7 @@ def test_a_schedule_changes_the_weight_with_the_step() -> None:
     assert score([decaying], step=10, a=[1.0, None]).total == [0.0, 0.0]
 
 
-def test_parts_come_as_objects_mappings_or_names_and_labels_tell_them_apart() -> None:
+def test_parts_can_be_objects_mappings_or_names_and_have_labels() -> None:
     config = SimpleNamespace(name=HERE + "column_a", weight=2.0, params={}, schedule=None, comment="not a field")
     rewards = RewardSet([config, RewardPart(name="format", label="form"), "format", part("column_a", label="again")])
     assert rewards.labels == ("column_a", "form", "format", "again")
@@ -129,17 +129,17 @@ def test_parts_come_as_objects_mappings_or_names_and_labels_tell_them_apart() ->
     "returned",
     [torch.tensor([1.0, 0.5]), np.array([1.0, 0.5]), [np.float32(1.0), torch.tensor(0.5)], (True, 0.5), [1, 0.5]],
 )
-def test_numbers_of_every_kind_are_taken(returned: Any) -> None:
+def test_numbers_of_every_type_are_accepted(returned: Any) -> None:
     table = score([part("column_a")], a=returned)
     assert table.total == [1.0, 0.5]
     assert all(type(value) is float for value in table.total)
 
 
-def test_an_empty_batch() -> None:
+def test_empty_batch_has_no_totals() -> None:
     assert score([part("column_a"), part("waits")], count=0, a=[]).total == []
 
 
-def test_the_first_versions_rewards_from_tasks_to_totals() -> None:
+def test_preset_kernel_coder_scores_answers_with_solutions_from_tasks() -> None:
     solution = "class ModelNew: ..."
     tasks = [
         Task(id=str(i), source="test", reference="...", solution=known) for i, known in enumerate([solution, None])
@@ -170,7 +170,7 @@ def test_a_reward_that_raises_leaves_its_batch_unscored_and_says_why(caplog: pyt
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, "1.0", [1.0], {}, torch.ones(2), 10**400])
-def test_a_value_that_is_no_finite_number_leaves_its_completion_unscored(bad: Any) -> None:
+def test_value_that_is_not_a_finite_number_leaves_its_completion_unscored(bad: Any) -> None:
     table = score([part("column_a"), part("column_b")], a=[bad, 1.0], b=[1.0, 1.0])
     assert table.parts["column_a"] == [None, 1.0]
     assert table.total == [None, 2.0]
@@ -178,11 +178,11 @@ def test_a_value_that_is_no_finite_number_leaves_its_completion_unscored(bad: An
     assert table.errors["column_a"][0].reason.endswith("is not a finite number")
 
 
-def test_a_sum_that_overflows_is_no_total() -> None:
+def test_sum_that_overflows_gives_no_total() -> None:
     assert score([part("column_a", weight=10.0)], a=[1e308, 1.0]).total == [None, 10.0]
 
 
-def test_a_failure_of_a_reward_of_weight_zero_costs_nothing() -> None:
+def test_failure_of_a_reward_of_weight_zero_does_not_change_totals() -> None:
     assert score([part("raises", weight=0.0), part("column_a")], a=[1.0, 2.0]).total == [1.0, 2.0]
 
 
@@ -196,13 +196,13 @@ def test_async_rewards_run_concurrently() -> None:
     assert sorted(meeting) == ["a", "b"]
 
 
-def test_an_async_reward_that_raises_fails_alone() -> None:
+def test_async_reward_that_raises_does_not_affect_other_rewards() -> None:
     table = score([part("waits_and_raises", weight=0.0), part("waits")])
     assert table.total == [1.0, 1.0]
     assert table.errors["waits_and_raises"][0].reason == "ConnectionError: no answer"
 
 
-def test_async_rewards_also_run_where_a_loop_is_running_already() -> None:
+def test_async_rewards_run_inside_a_running_event_loop() -> None:
     async def in_a_notebook() -> RewardTable:
         return score([part("waits")])
 
@@ -217,12 +217,12 @@ def test_a_wrong_number_of_values_is_fatal() -> None:
         RewardSet([part("column_a")])(["?"] * 2, ["x"] * 2, a=np.ones(3))
 
 
-def test_something_other_than_a_list_is_fatal() -> None:
+def test_value_that_is_not_a_list_is_fatal() -> None:
     with pytest.raises(RewardError, match=r"reward column_a must return a list with a number or None .* got float"):
         RewardSet([part("column_a")])(["?"], ["x"], a=1.0)
 
 
-def test_a_mistake_that_a_reward_reports_is_fatal_and_leaves_no_coroutine_behind() -> None:
+def test_reward_error_raised_by_a_reward_is_fatal_and_leaves_no_coroutine() -> None:
     with pytest.raises(RewardError, match="there is no such device"):
         score([part("waits"), part("misused")])
 
@@ -234,7 +234,7 @@ def test_a_missing_column_is_fatal() -> None:
         score(["similarity"])
 
 
-def test_a_column_of_the_wrong_length_is_named() -> None:
+def test_column_of_the_wrong_length_is_fatal() -> None:
     with pytest.raises(RewardError, match="the column a has 3 values for 2 completions"):
         score([part("column_a")], a=[1.0, 2.0, 3.0])
     with pytest.raises(RewardError, match="the column prompts has 1 values for 2 completions"):
@@ -256,7 +256,7 @@ def test_a_column_of_the_wrong_length_is_named() -> None:
         ([{"name": "format", "params": {"x": 1}}], "reward format has no parameter x; it has partial"),
     ],
 )
-def test_a_set_that_cannot_be_right_is_refused_before_the_run(parts: list[Any], sentence: str) -> None:
+def test_invalid_reward_set_is_refused_before_the_run(parts: list[Any], sentence: str) -> None:
     with pytest.raises(RewardError) as caught:
         RewardSet(parts)
     assert str(caught.value).startswith(sentence)

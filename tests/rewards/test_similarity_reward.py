@@ -21,25 +21,25 @@ def answer(text: str) -> str:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(code, code), min_size=1, max_size=5), st.booleans())
-def test_it_is_difflibs_ratio_of_code_and_solution(pairs: list[tuple[str, str]], autojunk: bool) -> None:
+def test_reward_is_the_difflib_ratio_of_code_and_solution(pairs: list[tuple[str, str]], autojunk: bool) -> None:
     rewards = similarity_reward(
         ["?"] * len(pairs), [answer(a) for a, _ in pairs], solution=[b for _, b in pairs], autojunk=autojunk
     )
     assert rewards == [difflib.SequenceMatcher(None, a.strip(), b.strip(), autojunk).ratio() for a, b in pairs]
 
 
-def test_without_a_known_solution_it_does_not_apply_and_without_code_it_is_zero() -> None:
+def test_reward_is_none_without_a_known_solution_and_zero_without_code() -> None:
     rewards = similarity_reward(["?"] * 3, [answer("x = 1"), "no code", "no code"], solution=[None, "x = 1", None])
     assert rewards == [None, 0.0, None]
 
 
-def test_solutions_come_from_the_tasks_when_there_is_no_column_of_them() -> None:
+def test_solutions_come_from_the_tasks_if_there_is_no_column_solution() -> None:
     tasks = [Task(id=str(i), source="test", reference="...", solution=text) for i, text in enumerate(["x = 1", None])]
     assert similarity_reward(["?"] * 2, [answer("x = 1")] * 2, task=tasks) == [1.0, None]
     assert similarity_reward(["?"] * 2, [answer("x = 1")] * 2, task=tasks, solution=["x = 1", "y"])[1] is not None
 
 
-def test_bounds_and_scale() -> None:
+def test_low_high_and_scale_change_the_reward() -> None:
     texts, known = ["x = 1", "zzzzz", "x = 1yyyyy"], "x = 1"
     raw = similarity_reward(["?"] * 3, [answer(text) for text in texts], solution=[known] * 3)
     bounded = similarity_reward(
@@ -49,7 +49,7 @@ def test_bounds_and_scale() -> None:
     assert bounded == [2.0, 0.0, 2.0]
 
 
-def test_a_batch_is_one_call_of_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_makes_one_call_of_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     whole = ops.sequence_similarities
 
@@ -64,13 +64,13 @@ def test_a_batch_is_one_call_of_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("params", [{"low": 0.5, "high": 0.5}, {"low": -0.1}, {"high": 1.5}])
-def test_bounds_that_do_not_order_are_refused_at_loading(params: dict[str, float]) -> None:
+def test_invalid_bounds_are_refused_at_loading(params: dict[str, float]) -> None:
     with pytest.raises(
         RewardError, match=r"reward similarity: low and high must satisfy 0 <= low < high <= 1; got low"
     ):
         load_reward("similarity", params)
 
 
-def test_a_missing_column_is_named() -> None:
+def test_error_for_a_missing_column_names_it() -> None:
     with pytest.raises(RewardError, match="needs the column solution or the column task; got neither"):
         similarity_reward(["?"], [answer("x")])

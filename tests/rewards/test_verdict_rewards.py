@@ -1,4 +1,4 @@
-"""Rewards on verdicts: what each outcome is worth, and that no fault is worth more than an honest wrong answer."""
+"""Rewards on verdicts: the rewards of each outcome, and that no fault earns more than an honest wrong answer."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def total(preset: str, *verdicts: Verdict | None) -> list[float | None]:
         ("harness_failed", None, None, None, None),
     ],
 )
-def test_what_each_outcome_is_worth(outcome: str, compiles: Any, correct: Any, speedup: Any, share: Any) -> None:
+def test_rewards_of_each_outcome(outcome: str, compiles: Any, correct: Any, speedup: Any, share: Any) -> None:
     verdict = example_verdict(outcome, speedup=2.0 if outcome == "correct" else None, kernel_share=0.8)
     assert [score(name, verdict)[0] for name in FUNCTIONS] == [compiles, correct, speedup, share]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_was_not_judged_has_no_reward(name: str) -> None:
+def test_answer_without_a_verdict_has_no_reward(name: str) -> None:
     assert score(name, None, FAST)[0] is None
     assert score(name, None, FAST)[1] is not None
     assert score(name) == []
 
 
-def test_memory_roofline_and_other_sizes() -> None:
+def test_rewards_for_memory_roofline_and_other_sizes() -> None:
     measured = {"memory_bytes": 200, "reference_memory_bytes": 100, "roofline_share": 0.7}
     good, bad = (example_verdict(one, **measured) for one in ("correct", "wrong_output"))
     special = example_verdict("correct", specialised="it fails on other sizes")
@@ -84,11 +84,11 @@ def test_memory_roofline_and_other_sizes() -> None:
     assert score("general", good, bad, special, None) == [1.0, 0.0, 0.0, None]
 
 
-def test_a_candidate_that_died_while_compiling_did_not_compile() -> None:
+def test_candidate_that_timed_out_while_compiling_earns_nothing_for_compiling() -> None:
     assert score("compiles", example_verdict("timeout", compiled=False)) == [0.0]
 
 
-def test_the_speedup_is_its_lower_bound_unless_the_estimate_is_asked_for() -> None:
+def test_speedup_reward_is_the_lower_bound_unless_bound_is_estimate() -> None:
     assert score("speedup", FAST) == [1.9]
     assert score("speedup", FAST, bound="estimate") == [2.0]
 
@@ -104,7 +104,7 @@ def test_a_slow_correct_candidate_still_earns_its_speedup() -> None:
     assert score("speedup", example_verdict("correct", speedup=0.1)) == [pytest.approx(0.095)]
 
 
-def test_what_was_not_measured_gets_no_number() -> None:
+def test_rewards_without_a_measurement_are_none() -> None:
     interpreted = example_verdict("correct", interpreted=True, device="cpu")
     assert score("speedup", interpreted) == [None]
     assert score("kernel_share", interpreted) == [None]
@@ -126,7 +126,7 @@ def test_wrong_parameters_are_refused(params: dict[str, Any], sentence: str) -> 
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_column_that_is_missing_or_holds_something_else_is_named(name: str) -> None:
+def test_missing_or_invalid_verdict_column_is_refused(name: str) -> None:
     with pytest.raises(RewardError, match=f"reward {name} needs the column verdict; the columns are step"):
         load_reward(name)(["?"], ["x"], step=0)
     with pytest.raises(RewardError, match=f"reward {name} needs a Verdict or None in the column verdict; got 1.0"):
@@ -136,7 +136,7 @@ def test_a_column_that_is_missing_or_holds_something_else_is_named(name: str) ->
 # Presets
 
 
-def test_the_published_formulas() -> None:
+def test_presets_kevin_and_dr_kernel_follow_the_published_formulas() -> None:
     exact = example_verdict("correct", speedup=2.0, speedup_low=2.0, kernel_share=0.8)
     assert total("kevin", exact, WRONG) == [pytest.approx(0.3 + 2.0), 0.0]
     assert total("dr_kernel", exact, WRONG) == [pytest.approx(0.5 + 0.5 * 2.0 + 0.5 * 0.8), 0.0]
@@ -144,14 +144,14 @@ def test_the_published_formulas() -> None:
     assert total("dr_kernel", much) == [pytest.approx(0.5 + 0.5 * 3.0 + 0.5)]
 
 
-def test_kernel_tune_goes_up_in_stages() -> None:
+def test_rewards_of_preset_kernel_tune_rise_in_stages() -> None:
     stages = [example_verdict("compile_error"), WRONG, example_verdict("correct"), FAST]
     rewards = total("kernel_tune", *stages)
     assert rewards == [0.0, 1.0, 1.5, pytest.approx(1.69)]
 
 
 @pytest.mark.parametrize("preset", VERDICT_PRESETS)
-def test_a_failure_of_the_harness_has_no_total_and_spoils_no_other(preset: str) -> None:
+def test_failure_of_the_harness_has_no_total_and_does_not_affect_others(preset: str) -> None:
     rewards = total(preset, FAST, example_verdict("harness_failed"), None, WRONG)
     assert [reward is None for reward in rewards] == [False, True, True, False]
     table = RewardSet(reward_preset(preset))(["?"], ["x"], verdict=[example_verdict("harness_failed")])
@@ -168,7 +168,7 @@ def test_an_interpreted_correct_answer_has_a_total_above_a_wrong_one(preset: str
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(FAULTS), st.sampled_from(VERDICT_PRESETS), st.booleans(), st.floats(0.01, 100), st.floats(0, 1))
-def test_no_fault_is_worth_more_than_an_honest_wrong_answer(
+def test_no_fault_earns_more_than_an_honest_wrong_answer(
     outcome: Outcome, preset: str, compiled: bool, speedup: float, share: float
 ) -> None:
     free = outcome in (Outcome.TIMEOUT, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.REJECTED)
@@ -191,7 +191,7 @@ def test_every_preset_names_rewards_that_exist() -> None:
         RewardSet(reward_preset(name))
 
 
-def test_techniques_count_in_kernels_that_are_launched() -> None:
+def test_techniques_are_counted_only_in_launched_kernels() -> None:
     assert techniques_in(TECHNIQUE) == {"autotune", "persistent", "pipelining"}
     assert techniques_in(CUDA_TECHNIQUE) == {"vector_loads"}
     assert techniques_in("def broken(") == set()
@@ -199,7 +199,7 @@ def test_techniques_count_in_kernels_that_are_launched() -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "<answer>\n```python\n{}\n```\n</answer>"])
-def test_techniques_are_worth_something_in_correct_answers_only(form: str) -> None:
+def test_techniques_earn_a_reward_only_in_correct_answers(form: str) -> None:
     answer = form.format(TECHNIQUE)
     verdicts = [FAST, WRONG, None, example_verdict("harness_failed")]
     reward = load_reward("techniques", {"count": 4})
@@ -215,6 +215,6 @@ def test_techniques_are_worth_something_in_correct_answers_only(form: str) -> No
         ({"known": []}, "must name a"),
     ],
 )
-def test_techniques_that_nobody_knows_are_refused(params: dict[str, Any], rule: str) -> None:
+def test_invalid_parameters_of_reward_techniques_are_refused(params: dict[str, Any], rule: str) -> None:
     with pytest.raises(RewardError, match=rule):
         load_reward("techniques", params)

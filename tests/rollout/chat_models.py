@@ -1,4 +1,4 @@
-"""Chat templates as the models have them, each on a small tokenizer that is trained here: no hub is needed."""
+"""The chat templates of real models, each on a small tokenizer that is trained here, so no hub is needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMOLLM2 = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-# Qwen2.5-Coder-Instruct, as far as messages without tools go: white space controlled from inside.
+# Qwen2.5-Coder-Instruct without tools. This template controls its own white space.
 QWEN25 = """\
 {%- if messages[0]['role'] == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
@@ -47,7 +47,7 @@ QWEN25 = """\
 {%- endif %}
 """
 
-# What templates of reasoning models do: the reasoning of an answer disappears once a question follows it.
+# As in templates of reasoning models: the reasoning of an answer disappears once a question follows it.
 FORGETS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] | trim }}"

@@ -1,5 +1,8 @@
-"""Conversations: the ids that a model sees are the ids that it said; verdicts and sampling overlap; nothing depends on
-how long a verdict takes."""
+"""Conversations of several turns.
+
+Later prompts hold exactly the token ids that the model sampled. Judging and sampling overlap. The answers do not depend
+on how long a verdict takes.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def question(tokenizer: Any, template: str = "nano", chat_template: str | None =
 
 
 class Parrot:
-    """Answers with random tokens, every other time to the end and else cut short; remembers what it was given."""
+    """Answers with random tokens. Some answers end, others are cut short. Remembers the prompts that it got."""
 
     def __init__(self, tokenizer: Any, ends: Sequence[int]) -> None:
         self.tokenizer, self.ends, self.seen = tokenizer, ends, list[tuple[int, ...]]()
@@ -103,7 +106,7 @@ def talk(tokenizer: Any, engine: Any, *, count: int = 1, template: str = "nano",
 
 @pytest.mark.parametrize("template", ["nano", "kernel_coder"])  # without and with a system message
 @pytest.mark.parametrize("name", NAMES)
-def test_four_turns_are_the_ids_that_generation_saw(name: str, template: str) -> None:
+def test_prompts_of_four_turns_hold_the_sampled_ids_unchanged(name: str, template: str) -> None:
     tokenizer = tokenizer_of(name)
     engine = Parrot(tokenizer, [2, 0])
     changed = cut = ended = 0
@@ -114,7 +117,7 @@ def test_four_turns_are_the_ids_that_generation_saw(name: str, template: str) ->
             said = earlier.prompt_ids + earlier.completion_ids
             assert turn.prompt_ids[: len(said)] == said
             assert turn.continues(earlier)
-            # Without what was said, the text is what the template writes; the answer's end is there exactly once.
+            # The rest of the prompt is the text of the template. The end of the answer occurs exactly once.
             glue = tokenizer.decode(turn.prompt_ids[len(said) :], clean_up_tokenization_spaces=False)
             closed = earlier.completion_ids[-1] == tokenizer.eos_token_id
             assert glue == ("" if closed else "<|im_end|>") + (
@@ -127,7 +130,7 @@ def test_four_turns_are_the_ids_that_generation_saw(name: str, template: str) ->
             text = tokenizer.decode(last.prompt_ids, clean_up_tokenization_spaces=False)
             assert text == render_prompt(tokenizer, rollout.shown[-1])
         assert {turn.prompt_ids for turn in rollout.turns} <= set(engine.seen)
-    assert min(changed, cut, ended) > 0  # or nothing was put to the test
+    assert min(changed, cut, ended) > 0  # each case must have occurred
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,7 +186,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_and_can_be_used_witho
     assert forgets.decode(rollout.turns[-1].prompt_ids).count("<|im_start|>assistant\nx<|im_end|>") == 3
 
 
-def test_an_answer_that_the_template_begins_is_one_answer_in_every_turn(tmp_path: Any) -> None:
+def test_answer_that_the_template_begins_keeps_its_beginning_in_every_turn(tmp_path: Any) -> None:
     (tmp_path / "ask.jinja").write_text(
         "{% block user %}{{ reference }}{% endblock %}{% block assistant %}<answer>{% endblock %}"
     )
@@ -205,7 +208,7 @@ def test_an_answer_that_the_template_begins_is_one_answer_in_every_turn(tmp_path
 
 
 class Script:
-    """Says what it is told to, one line a turn."""
+    """Gives the prepared answers, one line a turn."""
 
     def __init__(self, tokenizer: Any, lines: Sequence[str]) -> None:
         self.tokenizer, self.lines, self.said = tokenizer, list(lines), 0
@@ -271,7 +274,7 @@ def test_earlier_reasoning_is_kept_summarised_or_dropped(kept: str, said: str) -
     assert rollout.turns[2].continues(rollout.turns[1]) == (kept == "keep")
 
 
-def test_conversations_end_when_they_should() -> None:
+def test_conversation_ends_at_max_turns_at_a_correct_answer_without_room_or_without_feedback() -> None:
     tokenizer = tokenizer_of("nano")
 
     def lengths(lines: list[str], **options: Any) -> int:
@@ -280,7 +283,7 @@ def test_conversations_end_when_they_should() -> None:
     assert lengths(LINES) == 4
     assert lengths(LINES, max_turns=1) == 1
     assert lengths(LINES, stop_when_correct=True) == 2
-    assert lengths(["wrong_output", "harness_failed", "correct"]) == 2  # there is nothing to tell the model
+    assert lengths(["wrong_output", "harness_failed", "correct"]) == 2  # a failure of the judge gives no feedback
     room = len(question(tokenizer).ids)
     assert lengths(LINES, room=room) == 1
     (whole,) = talk(tokenizer, Script(tokenizer, LINES), ask=by_first_word)
@@ -294,7 +297,7 @@ def test_conversations_end_when_they_should() -> None:
 
 
 class Slow:
-    """An engine and a judge that take their time."""
+    """An engine and a judge that need a fixed time for each batch and each verdict."""
 
     def __init__(self, batch_s: float, verdict_s: float, workers: int) -> None:
         self.batch_s, self.verdict_s = batch_s, verdict_s
@@ -321,8 +324,10 @@ def onwards(turns: int) -> Callable[[Conversation], Next | None]:
 
 
 class Clock:
-    """An engine and a judge by a clock of their own, which goes on when one samples or waits for a verdict, and at each
-    poll a little: what is found does not depend on how busy the machine is."""
+    """An engine and a judge with a simulated clock, so the results do not depend on how busy the machine is.
+
+    Sampling and waiting for a verdict move the clock forward. Each poll moves it a little.
+    """
 
     def __init__(self, batch_s: float, verdict_s: float, workers: int) -> None:
         self.batch_s, self.verdict_s = batch_s, verdict_s
@@ -360,7 +365,7 @@ class Clock:
 def test_sampling_and_judging_overlap(
     monkeypatch: pytest.MonkeyPatch, batch_s: float, workers: int, fixed: bool
 ) -> None:
-    """All takes at most 1.25 times the larger of what sampling and judging take alone; in turn it takes longer."""
+    """With overlap, the total is at most 1.25 times the longer of sampling and judging. Without, it is longer."""
 
     def taken(overlap: bool) -> tuple[float, float]:
         clock = Clock(batch_s, 1.0, workers)
@@ -379,7 +384,7 @@ def test_sampling_and_judging_overlap(
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_answers_are_judged_as_they_end_where_both_can_go_on(overlap: bool) -> None:
+def test_answers_are_judged_as_they_end_if_overlap_is_on(overlap: bool) -> None:
     asked_beside: list[str] = []
     pool = ThreadPoolExecutor(2)
     is_writing = False
@@ -450,8 +455,8 @@ def test_without_overlap_nothing_is_sampled_while_something_is_judged() -> None:
     assert sampled_beside == [0, 0, 0, 0]
 
 
-def test_one_slow_verdict_holds_up_no_other_conversation() -> None:
-    """With batches as they come; with fixed ones it holds up its own batch and no other."""
+def test_slow_verdict_holds_up_only_its_own_conversation_or_its_fixed_batch() -> None:
+    """Free batches hold up only the conversation itself. A fixed batch waits for its slowest verdict."""
 
     def finished(fixed: bool) -> list[int]:
         done: list[int] = []
@@ -486,7 +491,7 @@ def test_one_slow_verdict_holds_up_no_other_conversation() -> None:
     assert finished(False)[-1] == 0
 
 
-def test_verdicts_that_take_any_time_change_no_bit() -> None:
+def test_duration_of_verdicts_changes_no_token_and_no_log_prob() -> None:
     tokenizer = tokenizer_of("tiny")
     engine = TransformersEngine(tiny_model(len(tokenizer), hidden=32), tokenizer)
 
@@ -508,12 +513,12 @@ def test_verdicts_that_take_any_time_change_no_bit() -> None:
             )
 
     first = run(random.Random(1))
-    assert len({len(one.turns) for one in first}) > 1  # ragged
+    assert len({len(one.turns) for one in first}) > 1  # conversations of different lengths
     again = run(random.Random(2))
-    assert [one.turns for one in again] == [one.turns for one in first]  # the bits of the log-probs too
+    assert [one.turns for one in again] == [one.turns for one in first]  # turns include log-probs
 
 
-def test_poll_can_abandon_a_conversation_and_cancels_what_was_not_begun() -> None:
+def test_poll_that_raises_ends_the_conversations_and_cancels_waiting_verdicts() -> None:
     slow = Slow(0.0, 0.2, 1)
     asked: list[Future[Verdict]] = []
 

@@ -1,4 +1,4 @@
-"""Jobs that are done ahead of their use: their order, their ends, and how long a step takes."""
+"""Jobs that run before their results are needed: their order, how they end, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_coder.rollout.pipeline import Pipeline, PipelineClosed
 Release = Callable[[], None]
 
 
-def test_jobs_have_the_engine_one_after_another_in_order() -> None:
+def test_jobs_use_the_engine_one_at_a_time_and_in_order() -> None:
     using, order = threading.Lock(), []
 
     def make(job: int, release: Release, poll: Release) -> int:
@@ -36,7 +36,7 @@ def test_jobs_have_the_engine_one_after_another_in_order() -> None:
     assert spans[1].begin < spans[0].end  # the second part of a job overlaps with the first of the next
 
 
-def test_numbers_follow_one_another_and_jobs_can_be_given_as_made() -> None:
+def test_jobs_must_be_offered_in_order_and_finished_results_can_be_put() -> None:
     with Pipeline(lambda job, release, poll: job, depth=2, first=7) as pipeline:
         pipeline.put(7, "made earlier")
         pipeline.offer(8, "new")
@@ -48,7 +48,7 @@ def test_numbers_follow_one_another_and_jobs_can_be_given_as_made() -> None:
             pipeline.look(7)
 
 
-def test_error_of_a_job_reaches_who_looks_and_the_next_job_goes_on() -> None:
+def test_error_of_a_job_is_raised_by_look_and_the_next_job_runs() -> None:
     def make(job: int, release: Release, poll: Release) -> int:
         if job == 0:
             raise TimeoutError("the job's own")
@@ -62,7 +62,7 @@ def test_error_of_a_job_reaches_who_looks_and_the_next_job_goes_on() -> None:
         assert pipeline.look(1) == 1
 
 
-def test_closing_abandons_jobs_in_progress_and_those_that_wait() -> None:
+def test_close_stops_the_running_job_and_starts_no_waiting_job() -> None:
     begun, ends = threading.Event(), []
 
     def make(job: int, release: Release, poll: Release) -> None:
@@ -85,7 +85,7 @@ def test_closing_abandons_jobs_in_progress_and_those_that_wait() -> None:
     assert ends == [0]
 
 
-def test_waiting_can_be_stopped() -> None:
+def test_wait_for_a_job_can_be_stopped() -> None:
     release_job = threading.Event()
 
     def stop() -> None:
@@ -98,7 +98,7 @@ def test_waiting_can_be_stopped() -> None:
         release_job.set()
 
 
-def test_engine_can_be_kept_from_the_jobs() -> None:
+def test_jobs_wait_while_the_test_holds_the_engine() -> None:
     with Pipeline(lambda job, release, poll: time.monotonic(), depth=1) as pipeline:
         with pipeline.engine():
             pipeline.offer(0, None)
@@ -112,7 +112,7 @@ def test_engine_can_be_kept_from_the_jobs() -> None:
 def test_step_at_lag_1_takes_hardly_longer_than_its_longest_stage(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A twentieth of a second stands for a second; ``bench_lag.py simulated`` takes whole seconds."""
+    """Here 0.05 s stands for a second. ``bench_lag.py simulated`` uses whole seconds."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks" / "training"))
     simulated = importlib.import_module("bench_lag").simulated
     second = 0.05

@@ -1,4 +1,4 @@
-"""The engine with a static cache: the answers of the plain loop, whatever ends, moves together or is asked again."""
+"""The engine with a static cache gives the answers of the plain loop, also after answers end and rows move."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEEDS = range(20)
 
 
 def qwen2() -> Qwen2ForCausalLM:
-    """With biases, and other numbers of heads than hidden size / head size would say."""
+    """A model with biases, grouped key-value heads and an untied output head."""
     config = Qwen2Config(
         vocab_size=len(TOKENIZER),
         hidden_size=48,
@@ -78,13 +78,13 @@ def test_answers_and_logprobs_are_those_of_the_plain_loop(sampling: dict[str, fl
     same(StaticEngine(MODEL, TOKENIZER, check_every=every).generate(PROMPTS, wanted_of, SEEDS), wanted)
 
 
-def test_other_layers_with_biases_and_their_own_head() -> None:
+def test_qwen2_with_biases_and_an_untied_head_equals_the_plain_loop() -> None:
     model, sampling = qwen2(), Sampling(max_completion_length=30)
     wanted = TransformersEngine(model, TOKENIZER).generate(PROMPTS, sampling, SEEDS)
     same(StaticEngine(model, TOKENIZER).generate(PROMPTS, sampling, SEEDS), wanted)
 
 
-def test_ended_answers_leave_and_the_others_move_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_answers_leave_the_batch_and_the_batch_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = Sampling(max_completion_length=300)
     wanted = TransformersEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS)
     engine, sizes = StaticEngine(MODEL, TOKENIZER, check_every=4), []
@@ -99,7 +99,7 @@ def test_ended_answers_leave_and_the_others_move_together(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("batch_size", [None, 7])
-def test_ended_answers_are_told_while_others_are_written(batch_size: int | None) -> None:
+def test_ended_answers_are_reported_while_others_are_sampled(batch_size: int | None) -> None:
     sampling = Sampling(max_completion_length=300)
     wanted = TransformersEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS)
     engine = StaticEngine(MODEL, TOKENIZER, check_every=4, batch_size=batch_size)
@@ -121,7 +121,7 @@ def test_ended_answers_are_told_while_others_are_written(batch_size: int | None)
         assert [-(-length // 4) for length in lengths] == sorted(-(-length // 4) for length in lengths)
 
 
-def test_call_after_call_with_more_and_with_fewer_and_longer_prompts() -> None:
+def test_repeated_calls_with_other_numbers_and_lengths_of_prompts_equal_the_plain_loop() -> None:
     engine, plain = StaticEngine(MODEL, TOKENIZER), TransformersEngine(MODEL, TOKENIZER)
     long = [prompt * 30 for prompt in PROMPTS[:5]]
     for prompts, length in ((PROMPTS[:3], 5), (PROMPTS, 20), (long, 9), (PROMPTS[:1], 1), (PROMPTS, 40)):
@@ -155,7 +155,7 @@ def test_copy_in_another_dtype_follows_the_weights() -> None:
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_adapters_take_part() -> None:
+def test_answers_with_adapters_equal_the_plain_loop() -> None:
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(tiny_model(len(TOKENIZER)), peft.LoraConfig(r=4, target_modules="all-linear"))
     model = model.double().eval()
@@ -186,7 +186,7 @@ def test_prompts_are_computed_in_parts_of_bounded_size(monkeypatch: pytest.Monke
     same(StaticEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS), wanted)
 
 
-def test_poll_can_abandon_the_work_and_the_engine_goes_on() -> None:
+def test_poll_that_raises_ends_the_call_and_the_engine_works_again() -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -196,7 +196,7 @@ def test_poll_can_abandon_the_work_and_the_engine_goes_on() -> None:
     same(engine.generate(PROMPTS, sampling, SEEDS), StaticEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS))
 
 
-def test_model_that_is_not_known_is_named_and_left_to_transformers() -> None:
+def test_unsupported_model_is_named_and_uses_the_transformers_engine() -> None:
     other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=len(TOKENIZER)))
     assert "gpt2" in str(why_unsupported(other))
     with pytest.raises(ValueError, match="gpt2"):
@@ -240,7 +240,7 @@ def test_token_without_probability_is_never_drawn() -> None:
     assert int(token[2]) in (0, 300)
 
 
-def test_sizes_grow() -> None:
+def test_batch_sizes_are_rounded_up_to_a_few_values() -> None:
     assert [size_for(n) for n in (1, 3, 33, 512, 513, 800)] == [1, 4, 48, 512, 768, 1024]
     for size in (2, 48, 768, 1024, 1280):
         assert size_for(size_below(size)) == size_below(size) < size
@@ -269,7 +269,7 @@ assert [turn.completion_ids for turn in plain] == [turn.completion_ids for turn 
 
 
 def test_triton_kernel_agrees_with_torch() -> None:
-    """In Triton's interpreter, which a process decides on when it imports triton (and which knows no bfloat16)."""
+    """A new process runs Triton's interpreter, because the import of triton chooses it. It has no bfloat16."""
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     run = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True)
@@ -283,8 +283,8 @@ def test_heads_that_the_kernel_cannot_take_are_named() -> None:
 
 
 @pytest.mark.parametrize("sampling", [dict(), dict(temperature=0.7), dict(top_k=5, top_p=0.9), dict(temperature=0.0)])
-def test_a_step_asks_the_host_nothing(sampling: dict[str, float]) -> None:
-    """Tensors without values: whatever needs one (``item``, ``nonzero``, ``if tensor``) raises, as in a capture."""
+def test_step_reads_no_tensor_value_on_the_host(sampling: dict[str, float]) -> None:
+    """Fake tensors have no values, so code that needs one (``item``, ``nonzero``, ``if tensor``) raises."""
     engine = StaticEngine(MODEL, TOKENIZER, graphs=False)
     slots = engine._make_room(20, 10, 30)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -296,11 +296,11 @@ def test_a_step_asks_the_host_nothing(sampling: dict[str, float]) -> None:
     with mode, torch.no_grad():
         engine._advance(fake, 16, 128, Sampling(max_completion_length=30, **sampling))  # type: ignore[arg-type]
         with pytest.raises(DataDependentOutputException):
-            bool(fake.done[0])  # the check can fail
+            bool(fake.done[0])  # proves that the check can fail
 
 
 class Graphs:
-    """What the engine asks of torch.cuda, on the CPU: capturing runs nothing, replaying runs what was captured."""
+    """Stands in for CUDA graphs on the CPU. A capture runs nothing, and a replay runs the captured call."""
 
     def __init__(self, engine: StaticEngine, broken: bool = False) -> None:
         self.engine, self.broken = engine, broken
@@ -343,7 +343,7 @@ class Graphs:
         monkeypatch.setattr(self.engine, "_advance", self.run)
 
 
-def test_a_step_is_captured_once_for_each_size_and_replayed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_is_captured_once_for_each_size_and_then_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = Sampling(max_completion_length=120)
     wanted = StaticEngine(MODEL, TOKENIZER).generate(PROMPTS, sampling, SEEDS)
     engine = StaticEngine(MODEL, TOKENIZER, graphs=True)
@@ -356,13 +356,13 @@ def test_a_step_is_captured_once_for_each_size_and_replayed_then(monkeypatch: py
     assert before >= 100 - len(captured)
     same(engine.generate(PROMPTS, sampling, SEEDS), wanted)
     assert engine._captured == captured
-    for parameter in MODEL.parameters():  # a weight that moved
+    for parameter in MODEL.parameters():  # move every weight in memory
         parameter.data = parameter.data.clone()
     same(engine.generate(PROMPTS, sampling, SEEDS), wanted)
     assert not set(map(id, engine._captured.values())) & set(map(id, captured.values()))
 
 
-def test_where_nothing_can_be_captured_steps_run_as_they_are(
+def test_steps_run_without_graphs_if_the_capture_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampling = Sampling(max_completion_length=40)
@@ -377,7 +377,7 @@ def test_where_nothing_can_be_captured_steps_run_as_they_are(
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_the_kernel_compiles_for_a_gpu_that_is_not_here(dtype: str) -> None:
+def test_kernel_compiles_for_hopper_without_a_gpu(dtype: str) -> None:
     triton = pytest.importorskip("triton")
     from kernel_coder.rollout.decode_kernel import decode_attention as kernel
     from triton.backends.compiler import GPUTarget

@@ -112,7 +112,7 @@ def test_temperature_zero_takes_the_most_likely_token() -> None:
     assert int(MODEL(ids).logits[0, -1].argmax()) == turns[0].completion_ids[0]
 
 
-def test_poll_can_abandon_the_work() -> None:
+def test_poll_that_raises_ends_the_call() -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -164,7 +164,7 @@ def test_prefix_of_the_random_numbers_does_not_depend_on_their_count() -> None:
 
 def test_completion_seeds_differ_and_stay_the_same() -> None:
     assert len({completion_seed(s, t, i) for s in range(3) for t in "ab" for i in range(4)}) == 24
-    assert completion_seed(42, 0, "task", 1) == 3365523845021788632  # or old runs could not be resumed
+    assert completion_seed(42, 0, "task", 1) == 3365523845021788632  # another seed would break the resume of old runs
 
 
 def test_tiny_tokenizer_keeps_any_text() -> None:

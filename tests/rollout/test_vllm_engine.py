@@ -1,4 +1,4 @@
-"""The vLLM engine beside a server that has vLLM's routes and also fails, hangs and lies."""
+"""The vLLM engine with a fake server that has vLLM's routes and can also fail, hang and give wrong answers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def engine_at(fake: FakeVllm, model: Any = None, **settings: Any) -> VllmEngine:
     return VllmEngine(model or new_model(), TOKENIZER, VllmConfig(url=fake.url, **settings))
 
 
-def test_answers_are_those_that_the_model_itself_gives(fake: FakeVllm) -> None:
+def test_answers_equal_those_of_the_model(fake: FakeVllm) -> None:
     model = new_model()
     engine, told = engine_at(fake, model), []
     engine.prepare(0)
@@ -93,7 +93,7 @@ def test_answers_are_those_that_the_model_itself_gives(fake: FakeVllm) -> None:
     )
 
 
-def test_many_answers_are_asked_for_at_once_and_come_as_they_end(fake: FakeVllm) -> None:
+def test_several_answers_are_requested_at_once(fake: FakeVllm) -> None:
     fake.delay_s = 0.1
     engine = engine_at(fake, at_once=8)
     engine.prepare(0)
@@ -120,7 +120,7 @@ def test_new_weights_reach_the_server_once_for_each_version(fake: FakeVllm) -> N
     assert largest_gap(found, score_turns(model, found, SAMPLING.temperature)) < 1e-4
 
 
-def test_an_update_pauses_replaces_forgets_and_goes_on(fake: FakeVllm) -> None:
+def test_update_pauses_sends_the_weights_clears_the_cache_and_resumes(fake: FakeVllm) -> None:
     engine_at(fake).prepare(0)
     assert [call for call in fake.calls if not call.startswith("/v1")] == [
         "/health",
@@ -169,7 +169,7 @@ def test_sleeping_server_gets_weights_before_its_cache(fake: FakeVllm) -> None:
         ("text", "lacks token_ids"),
     ],
 )
-def test_server_that_lies_is_never_used(fake: FakeVllm, lie: str, said: str) -> None:
+def test_server_with_wrong_weights_or_answers_is_not_used(fake: FakeVllm, lie: str, said: str) -> None:
     model = new_model()
     engine = engine_at(fake, model)
     engine.prepare(0)
@@ -182,7 +182,7 @@ def test_server_that_lies_is_never_used(fake: FakeVllm, lie: str, said: str) -> 
         engine.generate(PROMPTS, SAMPLING, SEEDS)
 
 
-def test_server_that_lies_after_its_update_is_refused_by_the_answer(fake: FakeVllm) -> None:
+def test_wrong_answer_after_an_update_is_refused(fake: FakeVllm) -> None:
     engine = engine_at(fake)
     engine.prepare(0)
     fake.lie = "short"
@@ -193,11 +193,11 @@ def test_server_that_lies_after_its_update_is_refused_by_the_answer(fake: FakeVl
 
 @pytest.mark.parametrize("route", CONTROL)
 @pytest.mark.parametrize("failure", FAILURES)
-def test_failure_of_any_phase_ends_in_one_sentence_and_leaves_no_known_weights(
+def test_failure_of_any_request_raises_engine_failed_and_weights_count_as_unknown(
     fake: FakeVllm, route: str, failure: str
 ) -> None:
     if failure == "garbage" and route == "/health":
-        failure = "fail"  # an answer of health has no content that could be wrong
+        failure = "fail"  # the answer of /health has no content that could be garbage
     engine = engine_at(fake, **QUICK)
     fake.failing[route] = failure
     before = time.monotonic()
@@ -210,13 +210,13 @@ def test_failure_of_any_phase_ends_in_one_sentence_and_leaves_no_known_weights(
         engine.generate(PROMPTS, SAMPLING, SEEDS)
     fake.failing.clear()
     fake.released.set()
-    fake.is_broken = fake.is_updating = fake.is_paused = False  # started anew by its owner
+    fake.is_broken = fake.is_updating = fake.is_paused = False  # as after a restart
     engine.prepare(0)
     assert engine.generate(PROMPTS, SAMPLING, SEEDS)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_failure_while_answers_are_written_is_an_error(fake: FakeVllm, failure: str) -> None:
+def test_failure_while_sampling_raises_engine_failed(fake: FakeVllm, failure: str) -> None:
     engine = engine_at(fake, **QUICK)
     engine.prepare(0)
     fake.failing["/v1/completions"] = failure
@@ -225,7 +225,7 @@ def test_failure_while_answers_are_written_is_an_error(fake: FakeVllm, failure: 
     assert engine.version is None
 
 
-def test_signal_abandons_answers_at_once(fake: FakeVllm) -> None:
+def test_poll_that_raises_ends_the_call_at_once(fake: FakeVllm) -> None:
     engine = engine_at(fake, at_once=2)
     engine.prepare(0)
     fake.delay_s = 2.0
@@ -239,7 +239,7 @@ def test_signal_abandons_answers_at_once(fake: FakeVllm) -> None:
     assert time.monotonic() - before < 1.5
 
 
-def test_slow_trickle_ends_at_the_time_limit() -> None:
+def test_response_that_trickles_in_ends_at_the_time_limit() -> None:
     import socket
 
     with socket.socket() as listener:
@@ -249,7 +249,7 @@ def test_slow_trickle_ends_at_the_time_limit() -> None:
 
         def trickle() -> None:
             connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError):  # the client leaves
+            with connection, contextlib.suppress(OSError):  # the client disconnects
                 connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{")
                 while not stop.wait(0.1):
                     connection.sendall(b" ")
@@ -265,12 +265,12 @@ def test_slow_trickle_ends_at_the_time_limit() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.1:8000", "https://127.0.0.1:8000", "http://127.0.0.1:8000/v1", "x"])
-def test_only_this_machine_is_asked(url: str) -> None:
+def test_url_of_another_machine_or_form_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match=r"must be like http://127\.0\.0\.1:8000"):
         Http(url)
 
 
-def test_cut_distributions_are_refused(fake: FakeVllm) -> None:
+def test_top_p_below_1_is_refused(fake: FakeVllm) -> None:
     engine = engine_at(fake)
     engine.prepare(0)
     with pytest.raises(UsageError, match="top_p must be 1"):
@@ -284,7 +284,7 @@ def test_engine_is_chosen_by_name(fake: FakeVllm) -> None:
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """An interpreter that starts the fake server whatever it is told to run."""
+    """A stand-in for the Python interpreter that always starts the fake server."""
     script = tmp_path / "python"
     here = Path(__file__).parents[1] / "fake_vllm.py"
     script.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} {here} "$@"\n')
@@ -299,14 +299,14 @@ def group_of(engine: VllmEngine) -> int:
 
 
 def same(found: list[Any], wanted: list[Any]) -> None:
-    """Equal but for the rounding of another process."""
+    """The tokens must be equal, and the log-probs equal up to rounding."""
     assert [turn.completion_ids for turn in found] == [turn.completion_ids for turn in wanted]
     assert largest_gap(found, [turn.logprobs for turn in wanted]) < 1e-5
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_own_server_is_started_anew_after_any_failure(python: str, tmp_path: Path) -> None:
+def test_own_server_is_restarted_after_it_is_killed(python: str, tmp_path: Path) -> None:
     model = new_model()
     with VllmEngine(model, TOKENIZER, VllmConfig(python=python, update_timeout_s=20), log=tmp_path / "log") as engine:
         engine.prepare(0)
@@ -351,7 +351,7 @@ def test_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
-def test_sent_weights_are_those_of_the_checkpoint(is_tied: bool) -> None:
+def test_sent_weights_equal_those_of_the_model(is_tied: bool) -> None:
     model = tiny_model(len(TOKENIZER))
     if not is_tied:
         model.config.tie_word_embeddings = False

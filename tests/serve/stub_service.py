@@ -22,7 +22,7 @@ REFERENCE = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...
 
 
 class StubJudge:
-    """Every candidate is correct after `cost_s` seconds; one with ``# harness`` in it is a failure of the harness."""
+    """Every candidate is correct after `cost_s` seconds. A candidate with ``# harness`` gives harness_failed."""
 
     device, backend, profile = "cpu", None, "none"
     versions = {"stub": "1"}  # noqa: RUF012

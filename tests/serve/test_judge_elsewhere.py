@@ -21,7 +21,7 @@ from stub_service import StubJudge, free_port, served
 ANSWER = "<answer>\n```python\nclass ModelNew: ...\n```\n</answer>"
 
 
-def test_a_recipe_names_the_service(tmp_path: Path) -> None:
+def test_recipe_with_a_judge_url_gets_verdicts_from_the_service(tmp_path: Path) -> None:
     judge = StubJudge()
     (task,) = list(load_tasks("packaged:pointwise"))[:1]
     recipe = tmp_path / "recipe.yaml"
@@ -38,7 +38,7 @@ def test_a_recipe_names_the_service(tmp_path: Path) -> None:
     assert len(judge.judged) == 1
 
 
-def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
+def test_mistakes_in_judge_addresses_are_refused(tmp_path: Path) -> None:
     for section, part in (
         ({"url": "127.0.0.1:8400"}, "url must begin with http:// or https://"),
         ({"cluster": "auto"}, "cluster must begin with ray://"),

@@ -46,7 +46,7 @@ def _task() -> Any:
     return Task(id="a", source="test", reference=REFERENCE)
 
 
-def test_the_same_request_is_judged_once_also_when_it_comes_again_meanwhile() -> None:
+def test_equal_requests_are_judged_once_also_at_the_same_time() -> None:
     judge = StubJudge(cost_s=0.2)
     with served(judge) as url, ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: httpx.post(f"{url}/v1/judge", json=body("same")), range(8)))
@@ -58,7 +58,7 @@ def test_the_same_request_is_judged_once_also_when_it_comes_again_meanwhile() ->
         assert len(judge.judged) == 2, "another precision is another request"
 
 
-def test_a_failure_of_the_harness_is_not_kept() -> None:
+def test_failure_of_the_harness_is_not_cached() -> None:
     judge = StubJudge()
     with served(judge) as url:
         for _ in range(2):
@@ -67,14 +67,14 @@ def test_a_failure_of_the_harness_is_not_kept() -> None:
         assert len(judge.judged) == 2
 
 
-def test_an_exception_of_the_judge_is_an_error_and_no_verdict() -> None:
+def test_exception_in_the_judge_gives_status_500_and_no_verdict() -> None:
     judge = StubJudge()
     with served(judge) as url:
         assert httpx.post(f"{url}/v1/judge", json=body("# crash")).status_code == 500
         assert httpx.post(f"{url}/v1/judge", json=body("fine")).status_code == 200
 
 
-def test_clients_take_turns_so_that_one_with_many_candidates_keeps_no_other_waiting() -> None:
+def test_client_with_many_candidates_does_not_delay_other_clients() -> None:
     judge = StubJudge(workers=1)
     judge.release.clear()
     with served(judge) as url:
@@ -98,7 +98,7 @@ def test_clients_take_turns_so_that_one_with_many_candidates_keeps_no_other_wait
         assert place <= 2, f"the other client's candidate was judged as number {place + 1}"
 
 
-def test_a_full_queue_is_429_with_retry_after_and_the_client_comes_again() -> None:
+def test_full_queue_gives_429_with_retry_after_and_the_client_retries() -> None:
     judge = StubJudge(workers=1)
     judge.release.clear()
     with served(judge, max_queued=2) as url, ThreadPoolExecutor(8) as threads, Client(url, "torch") as client:
@@ -112,7 +112,7 @@ def test_a_full_queue_is_429_with_retry_after_and_the_client_comes_again() -> No
         assert [future.result().outcome for future in futures] == [Outcome.CORRECT] * 6
 
 
-def test_a_batch_streams_verdicts_as_they_come() -> None:
+def test_batch_gives_one_line_for_each_request() -> None:
     judge = StubJudge(workers=2)
     with served(judge) as url:
         requests = [body("first"), body("first"), body("# crash"), body("second")]
@@ -124,7 +124,7 @@ def test_a_batch_streams_verdicts_as_they_come() -> None:
         assert lines[3]["verdict"]["outcome"] == "correct"
 
 
-def test_a_request_that_does_not_wait_gets_an_id_and_later_the_verdict() -> None:
+def test_request_with_wait_false_gets_an_id_and_later_the_verdict() -> None:
     judge = StubJudge()
     judge.release.clear()
     with served(judge) as url:
@@ -138,7 +138,7 @@ def test_a_request_that_does_not_wait_gets_an_id_and_later_the_verdict() -> None
         assert httpx.get(f"{url}/v1/verdicts/unknown").status_code == 404
 
 
-def test_a_candidate_whose_client_vanished_is_not_judged() -> None:
+def test_candidate_of_a_disconnected_client_is_not_judged() -> None:
     judge = StubJudge(workers=1)
     judge.release.clear()
     with served(judge) as url:
@@ -153,7 +153,7 @@ def test_a_candidate_whose_client_vanished_is_not_judged() -> None:
         assert [candidate for _, candidate in judge.judged] == ["first"]
 
 
-def test_a_wrong_token_is_refused_everywhere_but_at_the_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_token_is_refused_on_every_route_except_the_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KERNEL_CODER_TOKEN", raising=False)
     with served(StubJudge(), token="secret") as url:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
@@ -169,7 +169,7 @@ def test_a_wrong_token_is_refused_everywhere_but_at_the_health_check(monkeypatch
             assert client.evaluate(REFERENCE, "fine").correct
 
 
-def test_bad_bodies_get_a_clear_answer() -> None:
+def test_invalid_bodies_get_an_error_status_and_an_explanation() -> None:
     with served(StubJudge(), max_body_bytes=10_000, max_source_chars=2000) as url:
         cases = [
             (b"{not json", 422, "JSON"),
@@ -184,7 +184,7 @@ def test_bad_bodies_get_a_clear_answer() -> None:
             assert (answer.status_code, part in answer.text) == (status, True), answer.text
 
 
-def test_a_body_without_a_length_is_cut_at_the_limit() -> None:
+def test_body_without_content_length_is_refused_above_the_limit() -> None:
     def pieces() -> Any:
         for _ in range(1000):
             yield b"x" * 1000
@@ -195,7 +195,7 @@ def test_a_body_without_a_length_is_cut_at_the_limit() -> None:
         assert _health(url)["status"] == "ok"
 
 
-def test_slow_headers_and_slow_bodies_end() -> None:
+def test_connections_with_slow_headers_or_slow_bodies_are_ended() -> None:
     with served(StubJudge(), max_header_s=0.4, max_body_s=0.4) as url:
         port = int(url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as slow:
@@ -212,7 +212,7 @@ def test_slow_headers_and_slow_bodies_end() -> None:
                 time.sleep(0.3)
 
 
-def test_a_client_outlives_a_restart_of_the_service() -> None:
+def test_client_survives_a_restart_of_the_service() -> None:
     port = free_port()
     judge = StubJudge()
     with served(judge, port=port) as url:
@@ -226,7 +226,7 @@ def test_a_client_outlives_a_restart_of_the_service() -> None:
             assert future.result(20).correct
 
 
-def test_a_service_that_stays_away_is_a_failure_of_the_harness_and_never_a_wrong_answer() -> None:
+def test_verdict_of_an_unreachable_service_is_harness_failed() -> None:
     with served(StubJudge()) as url:
         client = Client(url, "torch", patience_s=0.5)
     with client:
@@ -237,7 +237,7 @@ def test_a_service_that_stays_away_is_a_failure_of_the_harness_and_never_a_wrong
         Client(f"http://127.0.0.1:{free_port()}")
 
 
-def test_a_configuration_that_the_service_does_not_have_is_refused() -> None:
+def test_client_refuses_a_config_that_differs_from_that_of_the_service() -> None:
     from kernel_coder.judge import JudgeConfig
 
     with served(StubJudge()) as url:
@@ -256,7 +256,7 @@ def test_the_async_client_gets_the_same_verdicts() -> None:
         assert asyncio.run(ask(url)) == [Outcome.CORRECT] * 5
 
 
-def test_kernelgyms_clients_find_their_routes() -> None:
+def test_routes_of_kernelgym_are_supported() -> None:
     request = {
         "task_id": "rl_1",
         "reference_code": REFERENCE,
@@ -279,7 +279,7 @@ def test_kernelgyms_clients_find_their_routes() -> None:
         assert (failed["status"], failed["error_code"]) == ("failed", "SYSTEM_ERROR")
 
 
-def test_a_shutdown_finishes_what_is_there_and_refuses_what_comes() -> None:
+def test_shutdown_finishes_the_running_request() -> None:
     judge = StubJudge(cost_s=0.5)
     with ThreadPoolExecutor(1) as threads:
         with served(judge) as url:
@@ -288,7 +288,7 @@ def test_a_shutdown_finishes_what_is_there_and_refuses_what_comes() -> None:
         assert future.result().json()["outcome"] == "correct"
 
 
-def test_an_address_that_others_reach_needs_a_token(
+def test_public_address_without_a_token_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("KERNEL_CODER_TOKEN", raising=False)

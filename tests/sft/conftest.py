@@ -13,4 +13,4 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def in_one_thread(one_thread: None) -> None:
-    """All tests of this folder."""
+    """Runs all tests of this folder in one thread."""

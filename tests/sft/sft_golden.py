@@ -1,4 +1,7 @@
-"""The curve of a tiny supervised run. Anew (say why in the commit): ``python tests/sft/sft_golden.py --write``."""
+"""The golden curve of a tiny supervised run.
+
+To write it again (say why in the commit): ``python tests/sft/sft_golden.py --write``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ CURVE = ("epoch", "loss", "grad_norm", "entropy", "learning_rate", "tokens_in_lo
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
-    """Eight steps over two epochs, the last of each a smaller one."""
+    """Eight steps over two epochs. The last step of each epoch is smaller."""
     changes = {"run__max_steps": 8, "eval__num_tasks": 2, "run__eval_steps": 1, "optim__lr_scheduler_type": "cosine"}
     assert main(flags(write_pairs(folder / "pairs"), folder / "run", **changes)) == 0
     return [{name: record[name] for name in CURVE} for record in records(folder / "run" / "metrics.jsonl")]

@@ -1,4 +1,4 @@
-"""What stands in for CUDA graphs on the CPU, and is worse than they are."""
+"""Stand-ins for CUDA graphs on the CPU. They spoil more memory than real graphs, or fail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Spoiling:
-    """Repeats work as a CUDA graph does: into the same tensors, over those that only its later work writes."""
+    """Repeats work as a CUDA graph does: into the same tensors. First fills the results of all later work with NaN."""
 
     def __init__(self) -> None:
         self.written: list[list[Tensor | None]] = []
@@ -35,7 +35,7 @@ class Spoiling:
 
 
 class Blind(Spoiling):
-    """Writes what it wrote the first time, as a graph does that was recorded with other inputs than it is given."""
+    """A replay keeps the results of the recording, as a graph does that reads other inputs than the new ones."""
 
     def record(self, work: Work) -> tuple[Written, Callable[[], None]]:
         kept, _ = super().record(work)

@@ -66,7 +66,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def timeless(run_dir: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what the clock decides."""
+    """The lines of metrics.jsonl without the times."""
     return [{k: v for k, v in r.items() if "time/" not in k} for r in records(run_dir / "metrics.jsonl")]
 
 

@@ -1,4 +1,4 @@
-"""What is learnt: the answer and its end, never a token of the prompt."""
+"""The loss covers the answer and its end token, never a token of the prompt."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from kernel_coder.sft.examples import (
 )
 from kernel_coder.tasks import Task, load_tasks
 
-# As SmolLM2 and Qwen2.5 do it: a system message of the template's own where the conversation brings none.
+# As in SmolLM2 and Qwen2.5: the template adds a system message if the conversation has none.
 WITH_SYSTEM = (
     "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system\nBe useful.<|im_end|>\n"
     "{% endif %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# As Llama 3 does it: a turn ends in another token than a text (which here is <|im_end|>).
+# As in Llama 3: a turn ends with another token than a text. A text ends with <|im_end|> here.
 OTHER_END = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n\n{{ m['content'] }}<|endoftext|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
@@ -73,7 +73,7 @@ def test_labels_are_the_answer_and_its_end_and_nothing_of_the_prompt(task: Task,
     assert learnt == build_answer(str(task.solution)) + ENDS.get(name, "<|im_end|>")
 
 
-def test_what_is_learnt_earns_the_format_reward(task: Task) -> None:
+def test_tokens_in_the_loss_earn_the_format_reward(task: Task) -> None:
     made = encoder(thinking="Fuse everything.")
     example = only(made, task)
     text = made.tokenizer.decode(example.ids[example.in_loss], skip_special_tokens=True)
@@ -95,18 +95,18 @@ def test_two_processes_make_the_same_examples_as_one() -> None:
     assert together[1] == alone[1] != []
 
 
-def test_thinking_of_a_row_goes_before_that_of_the_config(task: Task) -> None:
+def test_thinking_of_a_row_replaces_that_of_the_config(task: Task) -> None:
     thoughtful = Task(**{**{f: getattr(task, f) for f in task.__slots__}, "metadata": {"thinking": "Mine."}})
     made = encoder(thinking="Ours.")
     assert "<thinking>\nMine.\n</thinking>" in made.tokenizer.decode(only(made, thoughtful).ids)
 
 
-def test_begun_answer_is_gone_on_with(task: Task, tmp_path: Path) -> None:
+def test_answer_that_the_template_begins_is_continued(task: Task, tmp_path: Path) -> None:
     template = tmp_path / "begun.jinja"
     template.write_text("{% block user %}?{% endblock %}{% block assistant %}<thinking>\n{% endblock %}")
     made = encoder(prompt_template=str(template), thinking="So.")
     example = only(made, task)
-    # The template's text is stripped, so the answer goes on at the line end.
+    # The template's text is stripped, so the answer continues with the line end.
     assert made.tokenizer.decode(example.ids[example.in_loss]).startswith("\nSo.\n</thinking>")
     template.write_text("{% block user %}?{% endblock %}{% block assistant %}Well,{% endblock %}")
     with pytest.raises(DroppedError, match="does not start with the beginning"):
@@ -145,13 +145,13 @@ def test_end_of_turn_comes_from_the_template() -> None:
     for name, end in ENDS.items():
         tokenizer = tiny_tokenizer(TEMPLATES[name])
         assert tokenizer.decode(end_of_turn(tokenizer)) == end
-    # As GGUF files have it: the tokenizer names a wrong end of sequence, the template is right.
+    # As in GGUF files: the tokenizer names a wrong end token, but the template uses the right one.
     tokenizer = tiny_tokenizer(WITH_SYSTEM)
     tokenizer.eos_token = "<|im_start|>"
     assert tokenizer.decode(end_of_turn(tokenizer)) == "<|im_end|>"
 
 
-def test_rows_in_the_columns_of_trl(tmp_path: Path) -> None:
+def test_rows_with_the_columns_of_trl_are_encoded(tmp_path: Path) -> None:
     rows = [
         {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]},
         {"messages": [{"role": "user", "content": "?"}]},
@@ -179,7 +179,7 @@ def test_several_processes_encode_the_same_rows_in_the_same_order() -> None:
     assert together[1][-1] == "row 694: it has no answer"
 
 
-def test_text_is_cut_into_pieces_and_needs_the_whole_loss(tmp_path: Path) -> None:
+def test_text_is_cut_into_pieces_and_refused_with_assistant_only_loss(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(json.dumps({"text": "import torch\n" * 20}))
     rows = list(conversation_rows(str(tmp_path / "t.jsonl")) or [])
     made = encoder(assistant_only_loss=False, max_length=16)
@@ -199,7 +199,7 @@ def test_tables_of_tasks_are_no_conversations(tmp_path: Path) -> None:
     assert conversation_rows(str(tmp_path)) is None
 
 
-def test_what_cannot_be_learnt_is_named(task: Task) -> None:
+def test_dropped_tasks_are_named_with_the_reason(task: Task) -> None:
     bare = Task(id="bare", source="s", reference=task.reference, entry_point=task.entry_point)
     examples, dropped = encode_tasks(encoder(max_length=64), [task, bare])
     assert examples == []
@@ -209,7 +209,7 @@ def test_what_cannot_be_learnt_is_named(task: Task) -> None:
     assert long.endswith("tokens, more than data.max_length = 64")
 
 
-def test_fingerprint_is_about_what_is_learnt() -> None:
+def test_fingerprint_depends_on_the_tokens_in_the_loss() -> None:
     def example(learnt: bool) -> Example:
         return Example("a", np.array([1, 2], dtype=np.int32), np.array([False, learnt]))
 

@@ -1,4 +1,4 @@
-"""The decoder replayed: the same gradients and weights as without, whatever a replay writes over.
+"""A decoder replayed from CUDA graphs gives the same gradients and weights, although replays overwrite memory.
 
 On the CPU a :class:`sft_recorder.Spoiling` repeats the work; on a GPU the same tests record CUDA graphs.
 """
@@ -51,7 +51,7 @@ def batches(device: str) -> list[PackedBatch]:
 
 
 def refused(device: str, bf16: bool) -> bool:
-    """On a GPU attention in 32 bits asks the host where sequences end, which a graph cannot."""
+    """Whether graphs are refused. On a GPU, float32 attention reads sequence ends on the host, which a graph cannot."""
     if device == "cpu" or bf16:
         return False
     found = record_body(policy(device), batches(device)[0], recorder_of(device))
@@ -74,7 +74,7 @@ def apart(a: Tensor, b: Tensor) -> float:
 
 
 def tolerance(device: str, bf16: bool) -> float:
-    """On a GPU attention sums its gradients in an order of its own."""
+    """Larger on a GPU, where attention sums its gradients in another order."""
     if device == "cpu":
         return TOLERANCE[torch.float32]
     return 5 * TOLERANCE[torch.bfloat16 if bf16 else torch.float32]
@@ -85,7 +85,7 @@ BF16 = pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"
 
 @BF16
 @pytest.mark.parametrize("passes", [1, 2, 3])
-def test_gradients_are_those_without_graphs(device: str, bf16: bool, passes: int) -> None:
+def test_gradients_equal_those_without_graphs(device: str, bf16: bool, passes: int) -> None:
     if refused(device, bf16):
         return
     given = batches(device)
@@ -137,7 +137,7 @@ def test_three_updates_give_the_same_weights(device: str, bf16: bool, passes: in
 
 
 def test_gradients_of_a_pass_are_wrong_if_left_in_the_memory_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above are alive: two passes without moving the first one's gradients out."""
+    """Proves that the tests above can fail: two passes run without moving the gradients of the first pass out."""
     monkeypatch.setattr(GraphedBody, "_move_gradients_out", lambda self: None)
     one = policy("cpu")
     body = graphed(one, batches("cpu")[0], "cpu", bf16=False)
@@ -150,7 +150,7 @@ def test_gradients_of_a_pass_are_wrong_if_left_in_the_memory_of_the_graph(monkey
     assert apart(*found) > 0.1
 
 
-def test_what_was_not_recorded_is_computed_as_ever(device: str) -> None:
+def test_batches_and_models_that_were_not_recorded_run_without_graphs(device: str) -> None:
     given = batches(device)
     one = policy(device)
     body = graphed(one, given[0], device, bf16=True)
@@ -169,7 +169,7 @@ def test_what_was_not_recorded_is_computed_as_ever(device: str) -> None:
     assert body.passes == before
 
 
-def test_weights_that_have_moved_are_not_looked_for_where_they_were(caplog: pytest.LogCaptureFixture) -> None:
+def test_graphs_are_no_longer_used_after_weights_moved_in_memory(caplog: pytest.LogCaptureFixture) -> None:
     one = policy("cpu")
     body = graphed(one, batches("cpu")[0], "cpu", bf16=False)
     one.model.train()
@@ -184,7 +184,7 @@ def test_weights_that_have_moved_are_not_looked_for_where_they_were(caplog: pyte
     ]
 
 
-def test_what_a_graph_cannot_repeat_is_named() -> None:
+def test_reason_is_given_if_a_graph_cannot_repeat_the_model() -> None:
     one, (batch, *_) = policy("cpu"), batches("cpu")
     assert why_not(one.model, bf16=False) is None
     one.model.gradient_checkpointing_enable()
@@ -215,7 +215,7 @@ def test_two_forward_passes_before_a_backward_are_an_error() -> None:
     [(Blind(), "they are off by"), (Broken(), "RuntimeError: operation not permitted when stream is capturing")],
     ids=["blind", "broken"],
 )
-def test_graphs_that_fail_or_compute_something_else_are_refused(
+def test_graphs_that_fail_or_compute_wrong_values_are_refused(
     recorder: Recorder, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nn.Module, "compile", lambda self: None)
@@ -229,13 +229,13 @@ def test_graphs_that_fail_or_compute_something_else_are_refused(
     assert all(weight.grad is None for weight in one.model.parameters())
 
 
-def test_without_a_gpu_layers_are_compiled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_compiled_without_graphs_if_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "compile", lambda self: None)
     found = accelerate(policy("cpu"), batches("cpu")[0])
     assert (found.compiled, found.states_of, found.notes) == (True, hidden_states, ())
 
 
-def test_another_batch_makes_more_difference_than_is_tolerated() -> None:
+def test_difference_between_two_batches_is_larger_than_the_tolerance() -> None:
     one, (batch, *_) = policy("cpu"), batches("cpu")
     one.model.train()
     mirror = mirrored(batch)
@@ -246,7 +246,7 @@ def test_another_batch_makes_more_difference_than_is_tolerated() -> None:
     assert relative_error((found[0] * torch.nan, found[1]), expected) == float("inf")
 
 
-def test_adapters_are_graphed_unless_they_drop(device: str) -> None:
+def test_adapters_are_graphed_unless_they_have_dropout(device: str) -> None:
     given = batches(device)
     config = ModelConfig(use_peft=True, lora_r=4, device=device)
     plain = load_policy(config)

@@ -90,7 +90,7 @@ def slow_run(policy: Policy) -> tuple[float, Tensor]:
 
 
 @pytest.mark.parametrize("cut", [[6], [2, 4], [1, 1, 1, 1, 1, 1]], ids=["one row", "two rows", "no packing"])
-def test_packed_loss_and_gradient_are_those_of_each_answer_alone(cut: list[int]) -> None:
+def test_packed_loss_and_gradient_equal_those_of_each_answer_alone(cut: list[int]) -> None:
     model = policy()
     expected, expected_gradient = slow_run(model)
     chosen = iter(examples())
@@ -102,8 +102,8 @@ def test_packed_loss_and_gradient_are_those_of_each_answer_alone(cut: list[int])
     assert measure(model, batches).mean == pytest.approx(expected, rel=1e-10)
 
 
-def test_comparison_sees_a_neighbour() -> None:
-    """The test above is alive: the same row with one long example in place of six is far away."""
+def test_loss_changes_if_an_example_sees_its_neighbours() -> None:
+    """Proves that the test above can fail: one long example in place of six gives another loss."""
     model = policy()
     expected, _ = slow_run(model)
     batch = collate(examples(), CPU)
@@ -115,7 +115,7 @@ def test_comparison_sees_a_neighbour() -> None:
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_other_attention_gives_the_same(implementation: str) -> None:
+def test_other_attention_implementations_give_the_same_loss(implementation: str) -> None:
     model = policy()
     expected, expected_gradient = slow_run(model)
     model.model.set_attn_implementation(implementation)
@@ -161,7 +161,7 @@ def test_bfloat16_computes_with_float32_weights() -> None:
 
 
 class Odd(nn.Linear):
-    """A head that the fused loss cannot know."""
+    """A head that the fused loss does not support."""
 
 
 def test_unknown_head_falls_back_to_logits() -> None:
@@ -177,7 +177,7 @@ def test_unknown_head_falls_back_to_logits() -> None:
 
 
 def stepped(gradients: list[list[float]], losses: list[float], *, on_device: bool) -> tuple[Tensor, dict[str, Tensor]]:
-    """A weight and the optimiser's state after these steps; what is not finite is left out."""
+    """A weight and the optimiser's state after these steps. Steps that are not finite are skipped."""
     weight = nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     for gradient, loss in zip(gradients, losses, strict=True):
@@ -190,7 +190,7 @@ def stepped(gradients: list[list[float]], losses: list[float], *, on_device: boo
     return weight.detach(), optimizer.state[weight]
 
 
-def test_step_that_nobody_waits_for_is_the_same_and_leaves_out_what_is_not_finite() -> None:
+def test_step_launched_without_waiting_is_the_same_and_skips_values_that_are_not_finite() -> None:
     gradients = [[0.1, 2.0, -3.0], [1.0, math.nan, 0.0], [0.3, 0.1, 0.2], [1.0, 1.0, 1.0], [math.inf, 0.0, 0.0]]
     losses = [0.5, 0.5, 0.5, math.inf, 0.5]
     (found, state), (expected, expected_state) = (stepped(gradients, losses, on_device=on) for on in (True, False))
@@ -200,7 +200,7 @@ def test_step_that_nobody_waits_for_is_the_same_and_leaves_out_what_is_not_finit
     assert state["step"] == 2
 
 
-def test_loss_that_is_not_finite_says_so() -> None:
+def test_nan_in_a_weight_gives_a_nan_loss() -> None:
     model = policy(torch.float32)
     with torch.no_grad():
         model.model.model.norm.weight[0] = torch.nan
@@ -208,7 +208,7 @@ def test_loss_that_is_not_finite_says_so() -> None:
         assert loss_of(model.model, collate(examples(), CPU), 1.0).loss.isnan()
 
 
-def test_model_that_mixes_tokens_otherwise_is_refused() -> None:
+def test_model_that_mixes_tokens_of_different_examples_is_refused() -> None:
     model = policy()
     one, two = neighbours(model)
     check_separation(model, one, two)

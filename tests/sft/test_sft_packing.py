@@ -1,4 +1,4 @@
-"""Packing: nothing lost, nothing too long, and a row that says where each example begins and what it is to learn."""
+"""Packing loses no example, makes no sequence too long, and marks where examples begin and which tokens count."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_row_predicts_the_next_token_of_its_own_example_only() -> None:
     assert (batch.num_targets, batch.longest) == (2, 3)
 
 
-def test_last_row_of_an_example_has_no_target_even_if_the_next_begins_learnt() -> None:
+def test_last_token_of_an_example_never_predicts_the_next_example() -> None:
     wrong = Example("e", np.array([1, 2], dtype=np.int32), np.array([True, True]))
     assert collate([wrong, wrong], CPU).mask.tolist() == [True, False, True, False]
 
 
-def test_filled_pass_is_cut_for_the_longest_example_of_the_run_and_not_for_the_row() -> None:
+def test_filled_pass_takes_its_longest_example_length_from_the_run() -> None:
     one, other = (collate([example(list(range(n)), [])], CPU, filled=Filled(64, longest=8)) for n in (3, 8))
     assert one.longest == other.longest == 8
     assert max(int(batch.cu_seqlens.diff().max()) for batch in (one, other)) == 8
@@ -68,9 +68,7 @@ def test_padding_has_one_shape_and_is_in_no_loss() -> None:
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=80), st.integers(1, 4), st.randoms())
-def test_passes_over_any_packs_of_a_run_have_one_number_of_sequences(
-    lengths: list[int], size: int, random: Any
-) -> None:
+def test_all_passes_of_a_run_have_the_same_number_of_sequences(lengths: list[int], size: int, random: Any) -> None:
     examples = [example(list(range(n)), []) for n in lengths]
     packs = [[examples[i] for i in pack] for pack in best_fit(lengths, 16)]
     filled = Filled.of([[len(each) for each in pack] for pack in packs], size, 16)

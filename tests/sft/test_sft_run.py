@@ -1,4 +1,4 @@
-"""The supervised run on a two-layer model: golden curve, exact resume, held-out answers, mistakes, what follows."""
+"""The supervised run on a two-layer model: golden curve, exact resume, held-out answers, mistakes, trained model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run_dir(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_metrics_and_samples_have_what_people_look_for(run_dir: Path) -> None:
+def test_metrics_samples_tensorboard_and_config_are_written(run_dir: Path) -> None:
     lines = records(run_dir / "metrics.jsonl")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     assert {"loss", "grad_norm", "learning_rate", "epoch", "num_tokens", "entropy", "time/tokens_per_second"} <= set(
@@ -74,7 +74,7 @@ def test_metrics_and_samples_have_what_people_look_for(run_dir: Path) -> None:
     assert load(SftConfig, run_dir / "config.yaml", []).run.output_dir == str(run_dir)
 
 
-def test_summary_is_flat_and_says_first_and_last(run_dir: Path, pairs: Path, tmp_path: Path) -> None:
+def test_summary_is_flat_and_has_the_first_and_the_last_loss(run_dir: Path, pairs: Path, tmp_path: Path) -> None:
     assert main(flags(pairs, tmp_path / "run", run__max_steps=1)) == 0
     assert list(summary(run_dir)) == list(summary(tmp_path / "run"))
     found = summary(run_dir)
@@ -98,8 +98,8 @@ def test_every_epoch_has_every_sequence_once_and_its_last_step_may_be_smaller() 
     assert steps[:3] != steps[3:]
 
 
-def test_cut_into_forward_passes_does_not_matter(pairs: Path, tmp_path: Path) -> None:
-    """Token-weighted across micro-batches: four passes of one sequence are one pass of four."""
+def test_number_of_forward_passes_does_not_change_the_update(pairs: Path, tmp_path: Path) -> None:
+    """The loss is a mean over tokens, so four passes of one sequence equal one pass of four."""
     for name, size, passes in (("a", 1, 4), ("b", 4, 1)):
         cut = {"optim__per_device_train_batch_size": size, "optim__gradient_accumulation_steps": passes}
         assert main(flags(pairs, tmp_path / name, run__max_steps=1, **cut)) == 0
@@ -113,7 +113,7 @@ COMPILED = {**HELD_OUT, "run__max_steps": 2, "model__torch_compile": "true"}
 
 
 @pytest.mark.parametrize("checkpointing", ["auto", "true"])
-def test_compiled_run_gives_the_same_numbers_is_evaluated_and_goes_on(
+def test_compiled_run_gives_the_same_metrics_and_can_be_resumed(
     checkpointing: str, run_dir: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs: list[int] = []
@@ -135,7 +135,7 @@ def test_compiled_run_gives_the_same_numbers_is_evaluated_and_goes_on(
         assert {name: now[name] for name in names} == pytest.approx({name: then[name] for name in names}, rel=1e-4)
 
 
-def test_run_with_graphs_gives_the_same_numbers_is_evaluated_and_goes_on(
+def test_run_with_graphs_gives_the_same_metrics_and_can_be_resumed(
     run_dir: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Acceleration] = []
@@ -150,14 +150,14 @@ def test_run_with_graphs_gives_the_same_numbers_is_evaluated_and_goes_on(
     assert main([*flags(pairs, tmp_path / "run", **COMPILED | {"run__max_steps": 4}), "--resume"]) == 0
     for each in made:
         assert isinstance(each.states_of, GraphedBody), each.notes
-        assert each.states_of.passes == 2 + 2 * 2  # the trial's, and two updates of two passes
+        assert each.states_of.passes == 2 + 2 * 2  # two passes of the trial, and two updates of two passes
     found, expected = (records(path / "metrics.jsonl") for path in (tmp_path / "run", run_dir))
     for now, then in zip(found, expected[1:], strict=True):
         names = {"loss", "grad_norm", "eval/loss"} & set(then)
         assert {name: now[name] for name in names} == pytest.approx({name: then[name] for name in names}, rel=1e-4)
 
 
-def test_run_that_cannot_be_compiled_says_why_and_is_the_same_as_without(
+def test_run_that_cannot_be_compiled_says_why_and_runs_uncompiled(
     run_dir: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     no_compiler = {"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}
@@ -173,7 +173,7 @@ def test_run_that_cannot_be_compiled_says_why_and_is_the_same_as_without(
 
 
 def run(arguments: list[str]) -> None:
-    """The whole command, in a process of its own."""
+    """Runs the whole command and ends this process."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         os._exit(main(arguments))
 
@@ -205,7 +205,9 @@ def assert_same(run_dir: Path, straight: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_run_ends_like_the_straight_one(pairs: Path, straight: Path, tmp_path: Path, seed: int) -> None:
+def test_killed_and_resumed_run_equals_an_uninterrupted_run(
+    pairs: Path, straight: Path, tmp_path: Path, seed: int
+) -> None:
     choose = random.Random(seed)
     arguments = [*flags(pairs, tmp_path / "run", **LONG_RUN), "--resume"]
     process = start(arguments)
@@ -217,7 +219,7 @@ def test_killed_run_ends_like_the_straight_one(pairs: Path, straight: Path, tmp_
     assert_same(tmp_path / "run", straight)
 
 
-def test_signal_saves_and_leaves_with_its_own_exit_code(pairs: Path, straight: Path, tmp_path: Path) -> None:
+def test_signal_saves_a_checkpoint_and_gives_its_own_exit_code(pairs: Path, straight: Path, tmp_path: Path) -> None:
     arguments = flags(pairs, tmp_path / "run", **LONG_RUN)
     process = start(arguments)
     wait_for(tmp_path / "run" / "metrics.jsonl", 1, process)
@@ -229,7 +231,7 @@ def test_signal_saves_and_leaves_with_its_own_exit_code(pairs: Path, straight: P
     assert_same(tmp_path / "run", straight)
 
 
-def test_adapters_resume_and_are_merged_for_what_follows(pairs: Path, tmp_path: Path) -> None:
+def test_adapters_resume_and_are_merged_into_the_trained_model(pairs: Path, tmp_path: Path) -> None:
     lora = {"model__use_peft": "true", "model__lora_r": 4, "model__lora_dropout": 0.1, "run__save_steps": 2}
     assert main(flags(pairs, tmp_path / "straight", **lora)) == 0
     arguments = flags(pairs, tmp_path / "run", **lora)
@@ -292,7 +294,7 @@ def test_held_out_answers_are_judged(
     assert [judge.is_open for judge in fake_judge.made] == [False]
 
 
-def test_held_out_tasks_may_lie_elsewhere_and_without_solutions(pairs: Path, tmp_path: Path) -> None:
+def test_held_out_tasks_may_come_from_another_folder_without_solutions(pairs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "a.py").write_text((pairs / "scale1.py").read_text())
@@ -303,7 +305,7 @@ def test_held_out_tasks_may_lie_elsewhere_and_without_solutions(pairs: Path, tmp
     assert "eval/format" in records(tmp_path / "run" / "metrics.jsonl")[-1]
 
 
-def test_texts_are_pretrained_on(tmp_path: Path, pairs: Path) -> None:
+def test_pretraining_on_texts_lowers_the_loss(tmp_path: Path, pairs: Path) -> None:
     (tmp_path / "t.jsonl").write_text("\n".join(json.dumps({"text": f"import torch\nx = {i}\n" * 9}) for i in range(9)))
     changes = {"data__path": tmp_path / "t.jsonl", "data__assistant_only_loss": "false", "data__max_length": 64}
     assert main(flags(pairs, tmp_path / "run", **changes)) == 0
@@ -311,7 +313,7 @@ def test_texts_are_pretrained_on(tmp_path: Path, pairs: Path) -> None:
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_update_that_is_not_finite_changes_nothing_and_ends_the_run(
+def test_model_with_overflowing_activations_is_refused_or_ends_the_run(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokenizer = tiny_tokenizer()
@@ -323,7 +325,7 @@ def test_update_that_is_not_finite_changes_nothing_and_ends_the_run(
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     changes = {"model__name_or_path": tmp_path / "model", "run__max_skipped_updates": 2}
-    # What is not finite cannot be compared either, so such a model is already refused when it is opened.
+    # A check at the start compares numbers, and those that are not finite fail it. So it may already refuse the model.
     assert main(flags(pairs, tmp_path / "run", **changes)) in (2, EXIT_DIVERGED)
     assert capsys.readouterr().err.startswith("error: ")
 
@@ -386,11 +388,11 @@ def test_every_field_is_a_flag_and_every_recipe_reads_back(tmp_path: Path) -> No
         assert load(SftConfig, tmp_path / "copy.yaml", []) == config
 
 
-def test_loop_reads_like_the_algorithm() -> None:
+def test_loop_has_fewer_than_300_lines() -> None:
     assert len(Path(loop.__file__).read_text().splitlines()) < 300
 
 
-def test_command_line_from_outside(tmp_path: Path) -> None:
+def test_sft_command_in_a_subprocess_reports_a_mistake(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kernel_coder.cli", "sft", "--run.max_steps", "0"],
         capture_output=True,
@@ -413,7 +415,7 @@ def test_token_that_ends_an_answer_also_ends_sampling(pairs: Path, tmp_path: Pat
     assert model.generation_config.eos_token_id == [0, 2]
 
 
-def test_options_of_precision_memory_and_packing_train_too(pairs: Path, tmp_path: Path) -> None:
+def test_run_learns_in_bf16_with_checkpointing_and_without_packing(pairs: Path, tmp_path: Path) -> None:
     options = {"model__bf16": "true", "model__gradient_checkpointing": "true", "data__packing": "false"}
     assert main(flags(pairs, tmp_path / "run", **options, run__max_steps=5)) == 0
     losses = [record["loss"] for record in records(tmp_path / "run" / "metrics.jsonl")]

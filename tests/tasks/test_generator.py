@@ -1,4 +1,4 @@
-"""The generator: every family at every level is right, stable for good, and held out where it says so."""
+"""The generator: every family is right at every level, texts never change, and held-out splits are respected."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_there_are_at_least_sixteen_families_to_train_on() -> None:
     assert set(FAMILIES) >= HELDOUT_FAMILIES
 
 
-def test_texts_are_plain_and_complete() -> None:
+def test_generated_texts_are_valid_plain_triton_with_metadata() -> None:
     for (family, level), seed in itertools.product(EVERYTHING, range(3)):
         made, where = generate(seed, family, level), (family, level, seed)
         task = made.task
@@ -96,7 +96,7 @@ def test_texts_are_plain_and_complete() -> None:
         assert {"family", "level", "composition", "seed", "generator", "split"} <= task.metadata.keys(), where
 
 
-def test_the_solution_depends_on_no_size_of_the_module() -> None:
+def test_solution_uses_no_size_variable_of_the_module() -> None:
     for made in islice(generate_many(5), 115):
         solution = made.task.solution or ""
         sizes = [
@@ -116,13 +116,13 @@ def test_the_solution_depends_on_no_size_of_the_module() -> None:
         assert not (set(sizes) & used) - taken - stored
 
 
-def test_levels_grow() -> None:
+def test_higher_levels_have_more_operations() -> None:
     mean = [np.mean([len(generate(seed, "elementwise", level).composition) for seed in range(40)]) for level in LEVELS]
     assert mean == sorted(mean)
     assert mean[-1] > 2 * mean[0]
 
 
-def test_tasks_are_small() -> None:
+def test_inputs_of_tasks_are_small() -> None:
     for seed, (family, level) in enumerate(EVERYTHING):
         names: dict[str, object] = {}
         exec(generate(seed, family, level).task.reference, names)
@@ -131,7 +131,7 @@ def test_tasks_are_small() -> None:
         assert sum(value.numel() for value in get_inputs()) <= 20_000, (family, level, seed)
 
 
-# The same for good ----------------------------------------------------------------------------------------------------
+# Stable texts ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_arguments_give_the_same_text_in_every_process() -> None:
@@ -146,13 +146,13 @@ def test_the_same_arguments_give_the_same_text_in_every_process() -> None:
     assert run.stdout.strip() == here
 
 
-def test_a_version_of_the_generator_never_changes_its_texts() -> None:
-    """When this changes on purpose, `generate.VERSION` counts up: data made before is then of another generator."""
+def test_texts_of_a_generator_version_never_change() -> None:
+    """For an intended change, increase `generate.VERSION`: earlier data then belongs to another generator."""
     made = [generate(seed, family, level) for seed, (family, level) in enumerate(EVERYTHING)]
     assert (VERSION, digest(made)[:16]) == (1, TEXTS)
 
 
-def test_the_seed_alone_says_family_and_level() -> None:
+def test_seed_alone_determines_family_and_level() -> None:
     made = generate(11)
     assert generate(11, made.family, made.level) == made
     assert len({generate(seed).family for seed in range(300)}) == len(FAMILIES)
@@ -169,7 +169,7 @@ def test_global_random_state_is_neither_read_nor_changed() -> None:
     assert generate(3, "softmax", 2) == first
 
 
-def test_rejects_what_it_does_not_know() -> None:
+def test_unknown_family_and_level_are_refused() -> None:
     with pytest.raises(ValueError, match=r"family must be one of elementwise, .*; got 'relu'"):
         generate(0, "relu")
     with pytest.raises(ValueError, match="level must be an integer from 0 to 4; got 5"):
@@ -179,7 +179,7 @@ def test_rejects_what_it_does_not_know() -> None:
 # Splits ---------------------------------------------------------------------------------------------------------------
 
 
-def test_no_composition_is_on_two_sides() -> None:
+def test_no_composition_is_in_two_splits() -> None:
     sides: dict[tuple[str, ...], set[str]] = {}
     for made in islice(generate_many(1), 1150):
         side = split_of(made)
@@ -194,7 +194,7 @@ def test_no_composition_is_on_two_sides() -> None:
 
 
 def test_the_split_never_changes() -> None:
-    """Names and rule are for good: these literals were written once."""
+    """The held-out names and the rule must never change. These values were written once."""
     assert frozenset({"normalize", "distance", "conv1d"}) == HELDOUT_FAMILIES
     held_out = [
         (first, second)
@@ -208,7 +208,7 @@ def test_the_split_never_changes() -> None:
 HELD_OUT_PAIRS = [("relu", "mul_row"), ("relu", "clamp"), ("softmax", "mean"), ("linear", "clamp")]
 
 
-def test_a_task_from_elsewhere_has_no_side() -> None:
+def test_task_that_was_not_generated_has_no_split() -> None:
     with pytest.raises(ValueError, match="is not a generated task"):
         split_of(Task(id="a", source="b", reference="c"))
 
@@ -216,7 +216,7 @@ def test_a_task_from_elsewhere_has_no_side() -> None:
 # Operations -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_spelling_of_an_operation_is_its_triton_text() -> None:
+def test_every_spelling_of_an_operation_computes_its_triton_text() -> None:
     x = torch.linspace(-3.4, 3.4, 101, dtype=torch.float64)
     y = torch.linspace(2.0, -2.9, 101, dtype=torch.float64)
     for op in ALL:
@@ -228,7 +228,7 @@ def test_every_spelling_of_an_operation_is_its_triton_text() -> None:
             np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-9, err_msg=f"{op.name}: {spelling}")
 
 
-def test_an_operation_without_effect_is_not_of_use() -> None:
+def test_operation_without_effect_is_not_usable() -> None:
     by_name = {op.name: op for op in ALL}
     assert image(by_name["relu"], {}, NORMAL) is not None
     assert image(by_name["relu"], {}, (0.0, 2.0)) is None  # changes nothing
@@ -236,7 +236,7 @@ def test_an_operation_without_effect_is_not_of_use() -> None:
     assert image(by_name["cube"], {}, (-20.0, 20.0)) is None  # leaves large values
 
 
-def test_an_operation_that_rounds_much_says_so() -> None:
+def test_image_reports_a_large_rounding_error() -> None:
     by_name = {op.name: op for op in ALL}
     tiny, wide = image(by_name["celu"], {"a": 2.0}, (-0.02, 0.01)), image(by_name["celu"], {"a": 2.0}, NORMAL)
     assert wide is not None
@@ -247,7 +247,7 @@ def test_an_operation_that_rounds_much_says_so() -> None:
 # Bugs -----------------------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_bug_is_wrong_somewhere_and_the_checker_sees_it() -> None:
+def test_checker_finds_every_kind_of_planted_bug() -> None:
     planted: list[tuple[str, GeneratedTask, str]] = []
     count: Counter[str] = Counter()
     for made in islice(generate_many(2, levels=(2, 1, 3)), 3 * 3 * len(FAMILIES)):
@@ -260,7 +260,7 @@ def test_every_kind_of_bug_is_wrong_somewhere_and_the_checker_sees_it() -> None:
                 count[kind] += 1
                 planted.append((kind, made, code))
     assert len(KINDS) >= 15
-    with InterpreterVerifier(workers=2, timeout_s=2.0) as verifier:  # a store outside of memory may hang
+    with InterpreterVerifier(workers=2, timeout_s=2.0) as verifier:  # an out-of-bounds store may hang
         findings = list(verifier.verify(Candidate(made.task, code) for _, made, code in planted))
     assert sum(finding.reason == "it took longer than 2 s" for finding in findings) <= len(findings) // 10
     seen = {kind for (kind, _, _), finding in zip(planted, findings, strict=True) if finding.correct is False}
@@ -279,7 +279,7 @@ MAY_BE_HARMLESS = {"no_max_subtraction", "missing_load_mask", "missing_store_mas
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_bug_parses_unless_it_is_the_syntax_error(seed: int, family: str, level: int, rng: Random) -> None:
+def test_planted_bug_parses_unless_it_is_the_syntax_error(seed: int, family: str, level: int, rng: Random) -> None:
     task = generate(seed, family, level).task
     code, kind = plant_bug(task, rng)
     assert code != task.solution
@@ -347,7 +347,7 @@ def get_init_inputs():
 """
 
 
-def test_a_fingerprint_sees_through_names_constants_comments_and_docstrings() -> None:
+def test_fingerprint_ignores_names_constants_comments_and_docstrings() -> None:
     assert fingerprint(MODULE) == fingerprint(RENAMED)
     assert fingerprint(MODULE, class_name="Model") == fingerprint(RENAMED, class_name="Model")
     assert fingerprint(MODULE) != fingerprint(MODULE.replace("torch.relu", "torch.tanh"))
@@ -355,7 +355,7 @@ def test_a_fingerprint_sees_through_names_constants_comments_and_docstrings() ->
     assert fingerprint("class Model(") != fingerprint("class Model((")
 
 
-def test_an_init_that_only_calls_its_parent_says_nothing() -> None:
+def test_fingerprint_ignores_an_init_that_only_calls_its_parent() -> None:
     with_init = "class Model(nn.Module):\n    def __init__(self):\n        super(Model, self).__init__()\n"
     forward = "    def forward(self, x):\n        return torch.relu(x)\n"
     assert fingerprint(with_init + forward) == fingerprint("class Model(nn.Module):\n" + forward)
@@ -383,7 +383,7 @@ def made_problems(folder: Path) -> Path:
     return folder
 
 
-def test_contamination_finds_a_renamed_and_a_retouched_problem(tmp_path: Path) -> None:
+def test_contamination_finds_a_renamed_and_a_slightly_changed_problem(tmp_path: Path) -> None:
     folder = made_problems(tmp_path)
     retouched = MODULE.replace("torch.relu(x)", "torch.relu(x)\n        x = x + 1")
     clean = generate(1, "attention", 2).task
@@ -396,7 +396,7 @@ def test_contamination_finds_a_renamed_and_a_retouched_problem(tmp_path: Path) -
     assert report.summary().startswith("3 tasks against 2 problems: 1 identical, 1 with a similarity of at least 0.50")
 
 
-def test_an_empty_folder_cannot_clear_anybody(tmp_path: Path) -> None:
+def test_contamination_refuses_a_folder_without_problems(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"holds no \.py file"):
         contamination([], tmp_path)
 
@@ -424,7 +424,7 @@ def test_no_generated_task_is_a_kernelbench_problem(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.long
-def test_findings_are_in_order_and_a_hang_or_a_crash_ends_one_candidate_alone() -> None:
+def test_findings_are_in_order_and_a_hang_or_crash_affects_only_its_candidate() -> None:
     task = generate(0, "elementwise", 0).task
     good = task.solution or ""
     hangs = good.replace("        return out", "        while True: pass")

@@ -1,4 +1,4 @@
-"""Lowering without a GPU, the rewrite, and the check that a pair is right."""
+"""Lowering without a GPU, the rewrite, and the check that a rewritten pair is right."""
 
 import importlib.util
 import json
@@ -49,7 +49,7 @@ def test_a_missing_triton_is_named(monkeypatch, capsys):
 
 
 @needs_triton
-def test_what_is_missing_from_the_module_text_is_named():
+def test_error_names_the_class_and_functions_that_the_module_lacks():
     with pytest.raises(ValueError, match="must define Absent, get_init_inputs"):
         lower("def get_inputs():\n    return []\n", "Absent")
 
@@ -77,7 +77,7 @@ def test_lowering_gives_the_same_bytes_here_again_and_in_another_process():
 
 
 @needs_triton
-def test_lowering_leaves_torch_and_triton_as_they_were():
+def test_lowering_does_not_change_the_state_of_torch_and_triton():
     from triton.runtime import driver
 
     before = (torch.cuda.is_available, torch.cuda.get_device_properties, torch.version.cuda, driver.__dict__.copy())
@@ -97,7 +97,7 @@ def test_rewrites_are_verified_and_compile():
         assert compile_failures(readable.code, readable.kernels) == {}, name
 
 
-MUTANTS = (  # old text, new text, what the check says
+MUTANTS = (  # old text, new text, reason of the check
     ("- 0.25", "- 0.25001", "is off by"),
     ("(triton.cdiv(768, 256),)](", "(2,)](", "is off by"),  # the tail is never written
     ("torch.float32)", "torch.float64)", "torch.float64"),
@@ -110,7 +110,7 @@ MUTANTS = (  # old text, new text, what the check says
 
 
 @needs_triton
-def test_a_changed_kernel_is_found_out():
+def test_check_finds_changed_kernels():
     name = "ClampedAffine"
     good = rewrite(SOURCES[name], name, lower(SOURCES[name], name)).code
     assert all(old in good for old, _, _ in MUTANTS)
@@ -140,7 +140,7 @@ def small(body, inputs):
         ("x**2.5", "torch.rand(64)", "libdevice.pow has no plain spelling"),
     ],
 )
-def test_what_the_rewrite_does_not_know_is_named(body, inputs, reason):
+def test_error_names_the_operation_that_the_rewrite_does_not_support(body, inputs, reason):
     code = small(body, inputs)
     with pytest.raises(Unsupported, match=reason):
         rewrite(code, "Small", lower(code, "Small"))
@@ -154,7 +154,7 @@ def test_a_module_that_needs_a_real_device_is_refused_in_one_sentence():
 
 
 @needs_triton
-def test_the_packaged_rows_are_what_this_machine_makes():
+def test_packaged_rows_equal_the_rows_made_on_this_machine():
     rows = {r["entry_point"]: r for r in pq.read_table(DATA / "pairs.parquet").to_pylist()}
     for name in THREE:
         lowered = lower(SOURCES[name], name)

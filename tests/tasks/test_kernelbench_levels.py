@@ -1,4 +1,4 @@
-"""``kernelbench:level1``: a local copy, the hub without a network, and problems by number."""
+"""``kernelbench:level1``: a local copy, a replaced hub, and problems by number."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "copy"
 
 
-def test_levels_are_read_in_the_order_asked_for_and_problems_by_their_numbers(copy: Path) -> None:
+def test_levels_are_in_the_given_order_and_problems_in_the_order_of_their_numbers(copy: Path) -> None:
     tasks = load_tasks("kernelbench:level2,level1", kernelbench_dir=copy)
     assert [task.id for task in tasks] == ["level2/1_D", "level1/1_A", "level1/2_B", "level1/10_C"]
     assert tasks[0].metadata == {"level": 2, "name": "1_D", "problem_id": 1, "evaluation_only": True}
     assert tasks[0].licence == "MIT"
 
 
-def test_the_copy_is_found_through_the_environment_and_inside_a_checkout(
+def test_copy_is_found_through_the_environment_variable_and_inside_a_checkout(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELBENCH_DIR", str(copy))
@@ -45,12 +45,12 @@ def test_the_copy_is_found_through_the_environment_and_inside_a_checkout(
 
 
 @pytest.mark.parametrize("path", ["kernelbench:", "kernelbench:1", "kernelbench:level5", "kernelbench:level1,"])
-def test_a_level_that_is_none_is_named(path: str, copy: Path) -> None:
+def test_unknown_level_is_refused(path: str, copy: Path) -> None:
     with pytest.raises(ValueError, match=f"{path} names no level of KernelBench; the levels are level1, "):
         load_tasks(path, kernelbench_dir=copy)
 
 
-def test_a_folder_without_the_level_is_named(copy: Path) -> None:
+def test_folder_without_the_level_is_refused(copy: Path) -> None:
     with pytest.raises(FileNotFoundError, match="copy is not a copy of KernelBench: it has no folder level3"):
         load_tasks("kernelbench:level3", kernelbench_dir=copy)
 
@@ -93,17 +93,17 @@ def test_without_a_copy_the_hub_is_asked_for_a_pinned_revision(copy: Path, monke
     ],
     ids=["KernelBench", "mixed", "KernelBook"],
 )
-def test_tasks_without_numbers_of_their_own_are_counted(ids: list[str], numbers: list[int]) -> None:
+def test_tasks_without_numbers_in_their_ids_are_numbered_in_order(ids: list[str], numbers: list[int]) -> None:
     assert task_numbers([Task(id=one, source="test", reference="...") for one in ids]) == numbers
 
 
-def test_picking_a_number_that_is_not_there_says_which_are() -> None:
+def test_error_for_a_missing_problem_number_names_the_range() -> None:
     tasks = TaskSet([Task(id=f"a/{i}_x", source="test", reference="...") for i in (2, 4)], source="a")
     with pytest.raises(ValueError, match="there is no problem 3, 5; a has 2 problems, numbered 2 to 4"):
         tasks.pick([5, 3, 2])
 
 
-def test_a_copy_that_is_there_is_whole() -> None:
+def test_real_copy_of_kernelbench_has_all_250_problems() -> None:
     if COPY is None:
         pytest.skip("KERNELBENCH_DIR names no copy of KernelBench")
     tasks = load_tasks("kernelbench:level1,level2,level3", kernelbench_dir=COPY)

@@ -71,10 +71,10 @@ def write(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[list[Row]
     return lambda rows: WRITERS[request.param](tmp_path / request.param, rows)
 
 
-# What a good row becomes
+# Valid rows
 
 
-def test_a_kernelbook_row_keeps_its_class_and_licence_and_its_solution_says_model_new(
+def test_kernelbook_row_keeps_class_and_licence_and_its_solution_is_renamed_model_new(
     write: Callable[[list[Row]], Path],
 ) -> None:
     (task,) = load_tasks(write([kernelbook_row(42)]))
@@ -104,7 +104,7 @@ def test_the_same_rows_have_one_fingerprint_in_every_file_format(tmp_path: Path)
     assert len(prints) == 1
 
 
-def test_a_row_without_uuid_is_named_after_its_text(write: Callable[[list[Row]], Path]) -> None:
+def test_id_of_a_row_without_uuid_comes_from_its_text(write: Callable[[list[Row]], Path]) -> None:
     (first,) = load_tasks(write([kernelbook_row(None)]))
     (second,) = load_tasks(write([kernelbook_row(None, stars=99)]))
     assert first.id == second.id
@@ -114,7 +114,7 @@ def test_a_row_without_uuid_is_named_after_its_text(write: Callable[[list[Row]],
 # Broken rows are counted and named
 
 
-def test_broken_rows_are_named_and_the_rest_is_loaded(write: Callable[[list[Row]], Path]) -> None:
+def test_broken_rows_are_reported_and_the_other_rows_are_loaded(write: Callable[[list[Row]], Path]) -> None:
     rows = [
         kernelbook_row(1),
         kernelbook_row(2, python_code="class Sum(:"),
@@ -141,7 +141,7 @@ def test_broken_rows_are_named_and_the_rest_is_loaded(write: Callable[[list[Row]
     assert "7 rows dropped" in tasks.summary()
 
 
-def test_lines_that_are_no_json_objects_are_named(tmp_path: Path) -> None:
+def test_lines_that_are_not_json_objects_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(["{broken", "", "[1]", json.dumps(kernelbook_row(1, stars=None, licenses="MIT"))]))
     tasks = load_tasks(path)
@@ -149,7 +149,7 @@ def test_lines_that_are_no_json_objects_are_named(tmp_path: Path) -> None:
     assert [(p.row, p.reason.split(":")[0]) for p in tasks.problems] == [(1, "not JSON"), (2, "not a JSON object")]
 
 
-def test_columns_of_the_wrong_type_are_named(tmp_path: Path) -> None:
+def test_columns_of_the_wrong_type_are_reported(tmp_path: Path) -> None:
     rows = [kernelbook_row(1), kernelbook_row(2, python_code=5), kernelbook_row(3, triton_code=5)]
     rows.append(kernelbook_row(4, licenses=5))
     tasks = load_tasks(write_jsonl(tmp_path / "rows.jsonl", rows))
@@ -160,7 +160,7 @@ def test_columns_of_the_wrong_type_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_table_that_turned_uuids_into_floats_still_gives_the_same_id(tmp_path: Path) -> None:
+def test_uuid_stored_as_a_float_gives_the_same_id(tmp_path: Path) -> None:
     rows = [kernelbook_row(7.0), kernelbook_row(float("nan"), "Mean")]  # type: ignore[arg-type]
     assert load_tasks(write_parquet(tmp_path / "rows.parquet", rows))[0].id == "Sum/7"
 
@@ -175,7 +175,7 @@ def test_limit_counts_usable_tasks_and_stops_reading(write: Callable[[list[Row]]
 # Folders and modules
 
 
-def test_a_folder_of_modules_with_their_solutions(tmp_path: Path) -> None:
+def test_folder_of_modules_is_loaded_with_their_solutions(tmp_path: Path) -> None:
     folder = tmp_path / "ops"
     (folder / "deep").mkdir(parents=True)
     for name in ("10_relu.py", "2_sum.py", "3_max.py", "deep/1_min.py"):
@@ -200,7 +200,7 @@ def test_a_module_whose_name_only_looks_like_a_solution_is_a_task(tmp_path: Path
     assert [task.id for task in load_tasks(tmp_path)] == [f"{tmp_path.name}/brand_new"]
 
 
-def test_a_broken_module_or_solution_is_named(tmp_path: Path) -> None:
+def test_broken_modules_and_solutions_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "ops"
     folder.mkdir()
     for name in ("a.py", "b.py"):
@@ -215,7 +215,7 @@ def test_a_broken_module_or_solution_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_single_module(tmp_path: Path) -> None:
+def test_single_module_file_is_one_task(tmp_path: Path) -> None:
     (tmp_path / "relu.py").write_text(module())
     (task,) = load_tasks(tmp_path / "relu.py")
     assert task.id == f"{tmp_path.name}/relu"
@@ -237,7 +237,7 @@ def test_two_processes_read_the_same_tasks_and_problems_as_one(tmp_path: Path) -
     assert [problem.row for problem in together.problems] == [301]
 
 
-def test_kernelbench_itself_loads_where_it_is_at_hand() -> None:
+def test_local_copy_of_kernelbench_loads_completely() -> None:
     if not KERNELBENCH.is_dir():
         pytest.skip(f"no copy of KernelBench at {KERNELBENCH}")
     tasks = load_tasks(KERNELBENCH)
@@ -258,7 +258,7 @@ def test_packaged_pairs_are_the_default(name: str, tmp_path: Path, monkeypatch: 
     assert tasks[0].source == "packaged"
 
 
-def test_missing_packaged_pairs_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_packaged_pairs_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PACKAGED_FOLDER", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"pairs\.parquet or pairs\.jsonl\) are missing from .* set data\.path"):
         load_tasks("packaged")
@@ -267,7 +267,7 @@ def test_missing_packaged_pairs_say_what_to_do(tmp_path: Path, monkeypatch: pyte
 # Configuration
 
 
-def test_any_object_with_the_fields_will_do_and_overrides_win(tmp_path: Path) -> None:
+def test_any_object_with_the_fields_is_accepted_and_overrides_take_precedence(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [kernelbook_row(1), kernelbook_row(2)])
     config = SimpleNamespace(path=path, limit=1, eval_fraction=0.1)
     assert len(load_tasks(config)) == 1
@@ -275,7 +275,7 @@ def test_any_object_with_the_fields_will_do_and_overrides_win(tmp_path: Path) ->
     assert len(load_tasks(DataSource(path=path, format="kernelbook"))) == 2
 
 
-# The hub, never over the network
+# The hub, replaced by a fake: no test uses the network
 
 
 class FakeTable(list[Row]):
@@ -289,7 +289,7 @@ class FakeTable(list[Row]):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A stand-in for `datasets` that remembers its call and answers with rows, or raises what it was given."""
+    """A fake `datasets` module that records its call and returns the given rows, or raises the given error."""
     state: dict[str, Any] = {"rows": [kernelbook_row(1)]}
 
     def load_dataset(name: str, **options: Any) -> FakeTable:
@@ -314,7 +314,7 @@ def test_kernelbook_comes_from_a_pinned_revision(hub: dict[str, Any]) -> None:
     assert "original_triton_code" not in tasks[0].metadata
 
 
-def test_kernelbench_rows_of_the_hub_carry_its_licence(hub: dict[str, Any]) -> None:
+def test_kernelbench_rows_from_the_hub_have_the_licence_of_kernelbench(hub: dict[str, Any]) -> None:
     hub["rows"] = [{"code": module(), "level": 2, "name": "1_a", "problem_id": 1}, {"code": "(", "level": 2}]
     tasks = load_tasks("ScalingIntelligence/KernelBench", split="level_2")
     assert hub["call"][1]["split"] == "level_2"
@@ -322,14 +322,14 @@ def test_kernelbench_rows_of_the_hub_carry_its_licence(hub: dict[str, Any]) -> N
     assert len(tasks.problems) == 1
 
 
-def test_a_revision_may_stand_behind_the_name_or_in_its_field(hub: dict[str, Any]) -> None:
+def test_revision_may_follow_the_name_or_be_a_field(hub: dict[str, Any]) -> None:
     load_tasks("someone/pairs@" + "a" * 40)
     assert hub["call"] == ("someone/pairs", {"revision": "a" * 40, "split": "train"})
     load_tasks("GPUMODE/KernelBook", revision="b" * 40)
     assert hub["call"][1]["revision"] == "b" * 40
 
 
-def test_an_unknown_data_set_must_be_pinned(hub: dict[str, Any]) -> None:
+def test_unknown_data_set_without_a_revision_is_refused(hub: dict[str, Any]) -> None:
     with pytest.raises(
         ValueError, match=r"someone/pairs is not a local file or folder; .* set data\.revision to one of its commits"
     ):
@@ -337,7 +337,7 @@ def test_an_unknown_data_set_must_be_pinned(hub: dict[str, Any]) -> None:
     assert "call" not in hub
 
 
-def test_without_a_network_the_message_names_the_local_way(hub: dict[str, Any]) -> None:
+def test_error_without_a_network_says_to_use_a_local_file(hub: dict[str, Any]) -> None:
     hub["error"] = ConnectionError("name resolution failed\nand a traceback")
     with pytest.raises(ValueError, match="KernelBook") as caught:
         load_tasks("GPUMODE/KernelBook")
@@ -347,7 +347,7 @@ def test_without_a_network_the_message_names_the_local_way(hub: dict[str, Any]) 
     )
 
 
-def test_without_datasets_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_the_datasets_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ModuleNotFoundError, match=r"needs the package datasets: pip install 'kernel-coder\[hub\]'"):
         load_tasks("GPUMODE/KernelBook")
@@ -356,7 +356,7 @@ def test_without_datasets_the_message_names_the_extra(monkeypatch: pytest.Monkey
 # Typical mistakes, one clear sentence each
 
 
-def test_a_missing_file_is_named() -> None:
+def test_error_for_a_missing_file_names_it() -> None:
     with pytest.raises(FileNotFoundError, match=r"data\.path names no file or folder: data/missing\.parquet"):
         load_tasks("data/missing.parquet")
 
@@ -370,7 +370,7 @@ def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
         load_tasks(tmp_path)
 
 
-def test_a_data_set_without_a_usable_row_says_what_was_wrong_with_the_first(tmp_path: Path) -> None:
+def test_error_for_a_data_set_without_usable_rows_explains_the_first_row(tmp_path: Path) -> None:
     rows = [kernelbook_row(1, python_code="("), kernelbook_row(2, python_code="(")]
     with pytest.raises(ValueError, match="no usable task") as caught:
         load_tasks(write_jsonl(tmp_path / "rows.jsonl", rows))
@@ -380,7 +380,7 @@ def test_a_data_set_without_a_usable_row_says_what_was_wrong_with_the_first(tmp_
     )
 
 
-def test_an_unknown_format_names_the_known_ones(tmp_path: Path) -> None:
+def test_error_for_an_unknown_format_names_the_known_formats(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"data\.format must be one of auto, kernelbook, kernelbench, python; got 'csv'"
     ):
@@ -392,7 +392,7 @@ def test_an_unknown_format_names_the_known_ones(tmp_path: Path) -> None:
         load_tasks(tmp_path / "rows.csv")
 
 
-def test_a_missing_column_is_named(write: Callable[[list[Row]], Path]) -> None:
+def test_error_for_a_missing_column_names_it(write: Callable[[list[Row]], Path]) -> None:
     path = write([{"entry_point": "Sum", "source_code": module("Sum")}])
     with pytest.raises(ValueError, match="has no column") as caught:
         load_tasks(path, format="kernelbook")
@@ -411,13 +411,13 @@ def test_a_format_that_does_not_fit_the_file_is_refused(tmp_path: Path) -> None:
         load_tasks(write_jsonl(tmp_path / "rows.jsonl", [kernelbook_row(1)]), format="python")
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_text("not parquet")
     with pytest.raises(ValueError, match=r"rows\.parquet cannot be read as a parquet file: "):
         load_tasks(tmp_path / "rows.parquet")
 
 
-def test_without_pyarrow_the_message_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_pyarrow_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_parquet(tmp_path / "rows.parquet", [kernelbook_row(1)])
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ModuleNotFoundError, match=r"reading rows\.parquet needs pyarrow: pip install pyarrow"):
@@ -432,7 +432,7 @@ def test_without_pyarrow_the_message_says_how_to_get_it(tmp_path: Path, monkeypa
         ({"path": ""}, r"data\.path is empty"),
     ],
 )
-def test_bad_arguments_are_named(arguments: dict[str, Any], sentence: str) -> None:
+def test_error_for_a_bad_argument_names_it(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         load_tasks("packaged", **arguments)
 
@@ -454,13 +454,13 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], sentence: str) -> No
         ("@wrap\nclass   SumNew:\r\n    pass\r\n", "@wrap\nclass   ModelNew:\r\n    pass\r\n"),
     ],
 )
-def test_only_the_class_itself_is_renamed(source: str, expected: str) -> None:
+def test_rename_class_changes_only_the_class_and_its_uses(source: str, expected: str) -> None:
     assert rename_class(source, "SumNew", "ModelNew") == expected
 
 
 @settings(deadline=None)
 @given(st.text(max_size=100))
-def test_renaming_leaves_text_without_the_class_alone(text: str) -> None:
+def test_rename_class_does_not_change_text_without_the_class(text: str) -> None:
     assert rename_class(text, "SumNew", "ModelNew") == text
 
 

@@ -1,4 +1,4 @@
-"""Modules as people write them: every spelling computes what the program computes, and its kernel does, too."""
+"""Modules written like those of people: every spelling and its kernel compute the same as the program."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def spelt(program: Program, seed: int) -> tuple[str, str]:
 
 
 def computed(root: Node, leaves: Mapping[str, Any]) -> Any:
-    """The program's value, by the operations' Triton texts on float64 arrays."""
+    """The value of the program, computed with the operations' Triton texts on float64 arrays."""
     done: dict[int, Any] = {}
     for node in root.walk():
         if node.args:
@@ -69,7 +69,7 @@ def module_of(reference: str) -> tuple[torch.nn.Module, Callable[[], list[torch.
 
 @given(st.integers(0, 10_000), st.integers(0, 2))
 @settings(max_examples=40, deadline=None, derandomize=True)
-def test_every_spelling_computes_what_the_program_does(seed: int, level: int) -> None:
+def test_every_spelling_computes_the_value_of_the_program(seed: int, level: int) -> None:
     program = drawn(seed, level)
     for each in range(4):
         reference, _ = spelt(program, each)
@@ -98,7 +98,7 @@ def test_kernels_are_right_in_the_interpreter_and_on_arrays() -> None:
 
 
 @pytest.mark.parametrize("kind", ["grid_too_small", "wrong_dtype", "returns_input", "not_launched", "undefined_name"])
-def test_arrays_find_planted_bugs(kind: str) -> None:
+def test_array_verifier_finds_planted_bugs(kind: str) -> None:
     made = [generate(seed, "ordinary", 1) for seed in range(8)]
     wrong = [Candidate(each.task, plant_bug(each.task, Random(0), kind)[0]) for each in made]
     with ArrayVerifier() as arrays:
@@ -108,7 +108,7 @@ def test_arrays_find_planted_bugs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(OPERATIONS))
-def test_every_call_and_layer_is_the_operation(op: str) -> None:
+def test_every_call_and_layer_computes_the_operation(op: str) -> None:
     values = {key: choices[0] for key, (_, choices) in OPERATIONS[op].constants.items()}
     x = torch.linspace(0.1 if op in ("sqrt", "log", "rsqrt", "reciprocal") else -3.4, 3.4, 101, dtype=torch.float64)
     y = torch.linspace(2.0, 0.3 if op == "div" else -2.9, 101, dtype=torch.float64)
@@ -124,7 +124,7 @@ def test_every_call_and_layer_is_the_operation(op: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))
-def test_a_fused_operation_taken_apart_is_itself_again(name: str) -> None:
+def test_expanding_and_folding_a_fused_operation_restores_it(name: str) -> None:
     x, y = Node(name="x"), Node(name="y")
     binary = OPERATIONS[name].is_binary
     values = {key: Constant(choices[0]) for key, (_, choices) in OPERATIONS[name].constants.items()}
@@ -138,14 +138,14 @@ def test_a_fused_operation_taken_apart_is_itself_again(name: str) -> None:
         assert operands == [arg.name for arg in node.args] or (name == "hypot" and operands == ["y", "x"])
 
 
-def test_no_spelling_changes_the_composition() -> None:
+def test_expanding_operations_does_not_change_the_composition() -> None:
     for seed in range(60):
         program = drawn(seed, seed % 3)
         named = program.composition
         assert all(composition(expand(program.root, Random(each)), program.parameters) == named for each in range(5))
 
 
-def test_a_value_that_is_needed_again_is_not_overwritten() -> None:
+def test_lowering_does_not_overwrite_a_value_that_is_needed_again() -> None:
     x, gate = Node(name="x"), Node("sigmoid", (Node(name="x"),))
     assert lower([("out", Node("add", (x, Node("exp", (gate,)))))], ["x"], []) == [
         "h = tl.sigmoid(x)",
@@ -160,7 +160,7 @@ def test_a_value_that_is_needed_again_is_not_overwritten() -> None:
         lower([("out", tree)], ["x"], [])
 
 
-def test_all_styles_are_written() -> None:
+def test_generated_modules_cover_all_styles() -> None:
     made = list(islice(generate_many(9, ("ordinary",), (0, 1)), 300))
     texts = [each.task.reference for each in made]
     for part in (
@@ -179,8 +179,8 @@ def default(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == "__init__" and bool(node.args.defaults)
 
 
-def test_texts_never_change_unnoticed() -> None:
-    """When this changes on purpose, packaged tables and the packaged model are those of an older generator."""
+def test_hash_of_the_generated_texts_is_unchanged() -> None:
+    """After an intended change, the packaged tables and the packaged model belong to an older generator."""
     texts = [[m.task.reference, m.task.solution] for m in islice(generate_many(0, ("ordinary",), (0, 1, 2)), 90)]
     assert hashlib.sha256(repr(texts).encode()).hexdigest()[:16] == TEXTS
 
@@ -188,13 +188,13 @@ def test_texts_never_change_unnoticed() -> None:
 TEXTS = "1f039a703fd852e0"
 
 
-def test_a_seed_without_a_family_gives_none_of_these() -> None:
+def test_family_ordinary_is_generated_only_when_named() -> None:
     assert "ordinary" not in {made.family for made in islice(generate_many(1), 100)}
     with pytest.raises(ValueError, match=r"family must be one of .*, ordinary.*; got 'usual'"):
         generate(0, "usual")
 
 
-def test_modules_written_by_hand_are_in_no_packaged_table() -> None:
+def test_hand_written_modules_are_in_no_packaged_table() -> None:
     known = {fingerprint(path.read_text(), class_name="Model") for path in HAND_WRITTEN.glob("*.py")}
     assert len(known) == 10
     tables = [load_tasks(f"packaged:{name}") for name in PACKAGED_TABLES]

@@ -1,4 +1,4 @@
-"""The packaged pairs as they are shipped: readable without triton, true to their data card."""
+"""The packaged pairs: they can be read without triton and agree with their data card."""
 
 import ast
 import hashlib
@@ -19,19 +19,19 @@ ROWS = pq.read_table(DATA / "pairs.parquet").to_pylist()
 CARD = (DATA / "README.md").read_text()
 
 
-def test_the_columns_are_kernelbooks():
+def test_columns_equal_those_of_kernelbook():
     assert tuple(KERNELBOOK_COLUMNS.split()) == COLUMNS
     assert all(tuple(row) == COLUMNS for row in ROWS)
 
 
-def test_there_are_enough_pairs_over_enough_families():
+def test_there_are_at_least_48_pairs_in_12_families():
     families = {module.name: family for family, module in all_modules()}
     assert len(ROWS) >= 48
     assert len({families[row["entry_point"]] for row in ROWS}) >= 12
     assert {family for family, _ in all_modules()} == set(FAMILIES)
 
 
-def test_the_modules_are_those_of_the_package_in_its_order():
+def test_packaged_modules_equal_those_of_the_package_in_the_same_order():
     sources = {module.name: module.python_code for _, module in all_modules()}
     packaged = [row["entry_point"] for row in ROWS]
     assert packaged == [name for name in sources if name in packaged]
@@ -55,7 +55,7 @@ def test_the_data_card_states_the_hashes_and_the_count():
     assert CARD.startswith(f"# pairs.parquet\n\n{len(ROWS)} PyTorch modules")
 
 
-def test_nothing_names_the_machine_that_built_it():
+def test_pairs_and_card_contain_no_paths_of_the_build_machine():
     text = json.dumps(ROWS) + CARD
     assert not re.search(r"/tmp|/home|/root|/usr|torchinductor_|kernel path: ", text.replace("`kernel path`", ""))
 
@@ -91,7 +91,7 @@ def test_every_kernel_file_is_plain_triton():
         assert max(map(len, row["python_code"].splitlines())) <= 120, name
 
 
-def test_every_original_is_inductors():
+def test_every_original_triton_code_is_output_of_inductor():
     for row in ROWS:
         ast.parse(row["original_triton_code"], row["entry_point"])
         assert "async_compile.triton(" in row["original_triton_code"], row["entry_point"]
@@ -99,7 +99,7 @@ def test_every_original_is_inductors():
 
 
 class _Nameless(ast.NodeTransformer):
-    """Names in order of first appearance, docstrings and annotations gone: what is left is the computation."""
+    """Numbers names in order of first appearance and removes docstrings and annotations. The computation remains."""
 
     def __init__(self):
         self.names: dict[str, str] = {}
@@ -141,14 +141,14 @@ def normalised(code):
     return {ast.dump(_Nameless().visit(node)) for node in ast.parse(code).body if isinstance(node, ast.ClassDef)}
 
 
-def test_the_comparison_sees_through_names_and_docstrings():
+def test_comparison_ignores_names_and_docstrings():
     a = 'class Model(nn.Module):\n    """Doc."""\n    def forward(self, x: Tensor) -> Tensor: return torch.relu(x)\n'
     b = "class Other(nn.Module):\n    def forward(self, value):\n        return torch.relu(value)\n"
     c = "class Other(nn.Module):\n    def forward(self, value):\n        return torch.tanh(value)\n"
     assert normalised(a) == normalised(b) != normalised(c)
 
 
-def test_no_kernelbench_problem_is_among_them(capsys):
+def test_no_packaged_pair_is_a_kernelbench_problem(capsys):
     folders = [parent / "shared" / "data" / "kernelbench" for parent in Path(__file__).resolve().parents]
     folder = next((f for f in folders if f.is_dir()), None)
     if folder is None:

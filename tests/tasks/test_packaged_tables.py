@@ -1,4 +1,4 @@
-"""The generator's pairs that come with Kernel Coder: enough, small, on the right side of the split, chosen by name."""
+"""The generated pairs that Kernel Coder ships: enough pairs, small files, the right split, selection by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POINTWISE = {"activation", "broadcast", "elementwise", "residual", "ordinary"}
 
 
 @pytest.mark.parametrize("name", PACKAGED_TABLES)
-def test_a_packaged_table_is_whole_and_on_its_side_of_the_split(name: str) -> None:
+def test_packaged_table_is_complete_and_of_the_right_split(name: str) -> None:
     tasks = load_tasks(f"packaged:{name}")
     assert len(tasks) >= LEAST[name]
     assert not tasks.problems
@@ -38,11 +38,11 @@ def test_a_packaged_table_is_whole_and_on_its_side_of_the_split(name: str) -> No
     assert families == (POINTWISE if name.startswith("pointwise") else set(FAMILIES) - set(HELDOUT_FAMILIES))
 
 
-def test_recipes_leave_the_held_out_families_out() -> None:
+def test_recipes_exclude_the_held_out_families() -> None:
     recipe = yaml.safe_load((CONFIGS / "smollm2-135m.yaml").read_text())
     assert set(recipe["data"]["exclude_families"]) == LEFT_OUT
     words = (CONFIGS / "smollm2-135m-sft.yaml").read_text().replace("#", " ").split()
-    place = words.index("--exclude-families") + 1  # of the command that makes its corpus
+    place = words.index("--exclude-families") + 1  # in the command that makes the corpus of the recipe
     assert set(words[place : place + len(LEFT_OUT)]) == LEFT_OUT
 
 
@@ -57,7 +57,7 @@ def test_no_held_out_composition_is_trained_on() -> None:
     assert not compositions("generated", "pointwise") & compositions("heldout", "pointwise_heldout")
 
 
-def test_families_and_levels_are_kept_by_name() -> None:
+def test_families_and_max_level_select_tasks() -> None:
     config = DataConfig(path="packaged:generated", families=["softmax", "matmul"], max_level=1)
     tasks = load_tasks(config)
     assert {task.metadata["family"] for task in tasks} == {"softmax", "matmul"}
@@ -96,6 +96,6 @@ def test_excluded_families_are_left_out_and_the_rest_is_kept() -> None:
         ),
     ],
 )
-def test_a_mistake_is_named(changes: dict[str, object], message: str) -> None:
+def test_mistakes_in_the_selection_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_tasks(DataConfig(**{"path": "packaged:generated", **changes}))

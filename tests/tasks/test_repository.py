@@ -1,4 +1,4 @@
-"""The generator of modules in the manner of repositories: right at odd sizes, one text for all sizes, nothing leaks."""
+"""The generator of modules in the style of repositories: right at odd sizes, one text for all sizes, no leaks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def drawn(seed: str, level: int, kind: str | None = None) -> Made:
 
 
 @pytest.mark.parametrize("kind", sorted(OPERATIONS))
-def test_texts(kind: str) -> None:
+def test_references_solutions_and_thinking_of_every_kind_are_valid(kind: str) -> None:
     for seed in range(3):
         made = drawn(f"{kind} {seed}", 1, kind)
         for text in (made.reference, made.small_reference):
@@ -97,7 +97,7 @@ def test_the_small_module_is_the_same_text_with_other_numbers(level: int) -> Non
         assert words[0] == words[1]
 
 
-def test_levels_have_their_number_of_operations() -> None:
+def test_number_of_operations_fits_the_level() -> None:
     counts = {level: [len(drawn(f"count {seed}", level).composition) for seed in range(40)] for level in (1, 2, 3)}
     assert max(counts[1]) <= 2
     assert min(counts[2]) >= 2
@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_task() -> None:
     assert first.metadata["thinking"]
 
 
-def test_required_arguments_come_first() -> None:
+def test_generated_texts_with_constructor_arguments_parse() -> None:
     for seed in range(60):
         made = drawn(f"arguments {seed}", 3)
         ast.parse(made.reference)
@@ -131,11 +131,11 @@ def check(verifier: InterpreterVerifier, cases: list[Made]) -> None:
         assert finding.correct, f"{made.composition}: {finding.reason}\n{made.solution}"
 
 
-def test_templates_are_right(verifier: InterpreterVerifier) -> None:
+def test_solutions_of_templates_are_right(verifier: InterpreterVerifier) -> None:
     check(verifier, [drawn(f"right {kind}", 1, kind) for kind in TEMPLATES])
 
 
-def test_chains_are_right(verifier: InterpreterVerifier) -> None:
+def test_solutions_of_chains_are_right(verifier: InterpreterVerifier) -> None:
     check(verifier, [drawn(f"chain {seed}", 2 + seed % 2) for seed in range(8)])
 
 
@@ -150,7 +150,7 @@ def test_held_out_operations_exist_and_are_not_trained_on() -> None:
         assert held_out == (task.split in ("heldout_operation", "heldout_family"))
 
 
-def test_every_group_has_a_share() -> None:
+def test_every_kind_has_a_share() -> None:
     assert set(KINDS) == set(SHARES)
     assert len(OPERATIONS) > 140
 
@@ -163,7 +163,7 @@ def test_no_kept_module_resembles_a_kernelbench_problem() -> None:
         task = generate(seed, "repository", 1 + seed % 3).task
         _, drop = screen.look(task)
         kept += drop is None and screen.resemblance(task) is None
-    assert kept > 80  # the check must not empty the stream
+    assert kept > 80  # the check must not drop nearly every task
 
 
 def test_build_writes_rows_with_thinking_and_small_modules(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_build_writes_rows_with_thinking_and_small_modules(tmp_path: Path) -> No
     assert all(row["small_python_code"] != row["python_code"] and row["verified"] for row in rows)
 
 
-def test_layers_arguments_and_inputs_have_many_names_and_solutions_repeat_them() -> None:
+def test_layers_arguments_and_inputs_have_many_names_and_solutions_use_the_same() -> None:
     layers, arguments, inputs = set(), set(), set()
     for seed in range(100):
         made = make(Random(seed), 1, "conv2d_plain") if seed % 2 else make(Random(seed), 1, "softmax")
@@ -198,12 +198,12 @@ def test_layers_arguments_and_inputs_have_many_names_and_solutions_repeat_them()
     assert not layers & set(dir(torch.nn.Module()))
 
 
-def test_no_layer_s_name_is_an_attribute_of_every_module() -> None:
+def test_no_possible_layer_name_is_an_attribute_of_nn_module() -> None:
     possible = {f"{a}{b}{c}" for a in PREFIXES for b in LAYER_WORDS.split() for c in SUFFIXES}
     assert not possible & set(dir(torch.nn.Module()))
 
 
-def test_names_in_docstrings_are_those_of_the_code() -> None:
+def test_docstrings_name_arguments_of_the_constructor() -> None:
     described = 0
     for seed in range(80):
         made = make(Random(seed), 1, "conv2d_plain")
@@ -226,7 +226,7 @@ def _parameters(text: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_solutions_repeat_the_constructor_also_where_nothing_reads_an_argument(level: int) -> None:
+def test_solutions_repeat_all_constructor_arguments_even_unused_ones(level: int) -> None:
     unread = 0
     for seed in range(150):
         made = drawn(f"constructor {seed}", level)
@@ -260,7 +260,7 @@ def test_input_functions_run_in_both_sizes_and_have_many_forms() -> None:
     assert min(found.values()) >= 2, found
 
 
-def test_plain_products_are_spelt_with_matmul() -> None:
+def test_plain_products_often_use_torch_matmul() -> None:
     references = [drawn(f"spelt {seed}", 1, "matmul").reference for seed in range(60)]
     assert sum(bool(re.search(r"(?:=|return) torch\.matmul\(\w+, \w+\)$", each, re.M)) for each in references) >= 15
 
@@ -281,14 +281,14 @@ def test_products_with_the_same_text_have_the_same_solution() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bmm", "bmm_bt"])
-def test_batched_products_say_that_they_are(kind: str) -> None:
+def test_text_of_batched_products_shows_that_they_are_batched(kind: str) -> None:
     for seed in range(20):
         made = drawn(f"batched {seed}", 1, kind)
         assert re.search(r"bmm|einsum|transpose\(1, 2\)", made.reference), made.reference
 
 
 def _with_inputs(made: Made, forward: str, shapes: list[tuple[int, ...]]) -> Made:
-    """A module whose solution is that of another, with inputs of other shapes."""
+    """A module with the solution of `made` and inputs of the given shapes."""
     names = ", ".join("ab"[: len(shapes)])
     inputs = ", ".join(f"torch.rand({shape!r})" for shape in shapes)
     reference = (
@@ -307,14 +307,14 @@ def _without_constructor(kind: str, pattern: str) -> Made:
     raise AssertionError(f"{kind} always has a constructor")
 
 
-def test_one_product_is_right_for_every_shape(verifier: InterpreterVerifier) -> None:
+def test_solution_of_one_product_is_right_for_every_shape(verifier: InterpreterVerifier) -> None:
     made = _without_constructor("matmul_square", r"torch\.matmul\(")
     shapes = [((70, 70), (70, 70)), ((5, 9000), (9000, 1)), ((3, 9000), (9000,)), ((2, 3, 33), (33, 70))]
     shapes += [((2, 3, 4, 33), (33, 9)), ((130, 5), (5, 3)), ((3, 4097), (4097, 20))]
     check(verifier, [_with_inputs(made, "torch.matmul(a, b)", list(pair)) for pair in shapes])
 
 
-def test_one_loss_is_right_for_every_broadcast(verifier: InterpreterVerifier) -> None:
+def test_solution_of_one_loss_is_right_for_every_broadcast(verifier: InterpreterVerifier) -> None:
     made = _without_constructor("hinge_loss", "clamp")
     shapes = [((9, 9), (9, 9)), ((9, 9), (9,)), ((7, 9), (9,)), ((7, 9), (7, 1)), ((70, 70), (70,)), ((9,), (9,))]
     forward = "torch.mean(torch.clamp(1 - a * b, min=0))"
@@ -322,7 +322,7 @@ def test_one_loss_is_right_for_every_broadcast(verifier: InterpreterVerifier) ->
 
 
 @pytest.mark.long
-def test_chains_have_what_follows_a_layer_in_many_modules() -> None:
+def test_chains_cover_operations_that_often_follow_a_layer() -> None:
     wanted = {"residual", "mean_rest", "sum_rest", "add_own_input", "instance_norm", "max_pool1d", "layer_norm"}
     wanted |= {"double", "gated_mish", "gated_hardswish", "min_scalar_parameter", "sub_scalar_parameter", "avg_pool3d"}
     texts = {
@@ -345,7 +345,7 @@ def test_chains_have_what_follows_a_layer_in_many_modules() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_gates_learnt_numbers_and_poolings_are_right(seed: int, verifier: InterpreterVerifier) -> None:
+def test_solutions_with_gates_learnt_numbers_and_poolings_are_right(seed: int, verifier: InterpreterVerifier) -> None:
     forms = ("gated", "double", "min_scalar", "sub_scalar", "global_avg", "max_pool", "avg_pool")
     inexact = {"tanhshrink", "log_sigmoid", "batch_norm", "instance_norm"}  # small differences of large numbers
     every = (drawn(f"forms {seed} {number}", 2) for number in itertools.count())

@@ -17,7 +17,7 @@ def test_a_reference_is_never_executed() -> None:
     assert reference_problem("raise SystemExit('executed')\n" + GOOD) is None
 
 
-def test_helpers_may_be_assigned_and_the_class_may_have_any_name() -> None:
+def test_input_functions_may_be_assigned_and_the_class_may_have_any_name() -> None:
     source = "class SumAggregator: ...\nget_inputs = lambda: []\nget_init_inputs = lambda: []"
     assert reference_problem(source, "SumAggregator") is None
     assert reference_problem(source, "Model") == "the reference has no class Model"
@@ -38,15 +38,15 @@ def test_helpers_may_be_assigned_and_the_class_may_have_any_name() -> None:
         ("x = '\ud800'", "the reference does not parse: "),
     ],
 )
-def test_a_broken_reference_gets_a_reason(source: str, reason: str) -> None:
+def test_broken_reference_gives_a_reason(source: str, reason: str) -> None:
     assert str(reference_problem(source)).startswith(reason)
 
 
-def test_invalid_escapes_in_someones_docstring_raise_no_warning() -> None:
+def test_invalid_escapes_in_a_docstring_raise_no_warning() -> None:
     assert reference_problem('class Model:\n    "\\d \\w"\n' + "\n".join(GOOD.splitlines()[1:])) is None
 
 
-def test_a_solution_defines_model_new() -> None:
+def test_solution_must_define_model_new() -> None:
     assert solution_problem("class ModelNew: ...") is None
     assert solution_problem("def ModelNew(): ...") == "the solution has no class ModelNew"
     assert solution_problem("class ModelNew(") == "the solution does not parse: '(' was never closed (line 1)"
@@ -54,7 +54,7 @@ def test_a_solution_defines_model_new() -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_gets_a_verdict_and_never_an_exception(text: str) -> None:
+def test_reference_problem_of_any_text_is_a_reason_and_never_an_exception(text: str) -> None:
     assert isinstance(reference_problem(text), str)
 
 
@@ -67,7 +67,7 @@ def test_any_text_gets_a_verdict_and_never_an_exception(text: str) -> None:
         ({"precision": "fp8"}, "precision of task t must be one of fp64, fp32, tf32, fp16, bf16; got 'fp8'"),
     ],
 )
-def test_a_task_refuses_what_it_cannot_mean(changes: dict[str, str], sentence: str) -> None:
+def test_invalid_fields_of_a_task_are_refused(changes: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"of a? ?task") as caught:
         Task(**{"id": "t", "source": "test", "reference": GOOD, **changes})
     assert str(caught.value) == sentence

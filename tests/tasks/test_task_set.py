@@ -16,7 +16,7 @@ def task(identity: str, **fields: str) -> Task:
     return Task(**{"id": identity, "source": "test", "reference": "class Model: ...", **fields})
 
 
-def test_it_is_a_sequence_and_a_slice_is_a_task_set() -> None:
+def test_task_set_is_a_sequence_and_its_slices_are_task_sets() -> None:
     tasks = TaskSet([task("a"), task("b"), task("c")], [Problem("f", 1, None, "broken")], "f")
     assert [t.id for t in tasks[1:]] == ["b", "c"]
     assert tasks[1:].problems == tasks.problems
@@ -27,7 +27,7 @@ def test_it_is_a_sequence_and_a_slice_is_a_task_set() -> None:
 
 @settings(deadline=None)
 @given(names=ids, others=ids, seed=st.integers(0, 9), fraction=st.floats(0, 1))
-def test_a_task_never_changes_side_when_others_are_added(
+def test_task_stays_on_its_side_of_the_split_when_tasks_are_added(
     names: list[str], others: list[str], seed: int, fraction: float
 ) -> None:
     few = TaskSet(map(task, names))
@@ -38,16 +38,16 @@ def test_a_task_never_changes_side_when_others_are_added(
     assert sorted(t.id for t in [*train, *held_out]) == sorted(names)
 
 
-def test_the_split_is_about_the_share_and_depends_on_the_seed() -> None:
+def test_held_out_share_is_close_to_the_fraction_and_depends_on_the_seed() -> None:
     tasks = TaskSet(task(f"t{i}") for i in range(4000))
     sides = [[t.id for t in tasks.split(0.1, seed)[1]] for seed in (0, 1)]
-    assert all(340 < len(side) < 460 for side in sides)  # 400 and three standard deviations
+    assert all(340 < len(side) < 460 for side in sides)  # 400, give or take three standard deviations
     assert sides[0] != sides[1]
     assert [len(side) for side in tasks.split(0.0)] == [4000, 0]
     assert [len(side) for side in tasks.split(1.0)] == [0, 4000]
 
 
-def test_the_split_of_today_is_the_split_of_tomorrow() -> None:
+def test_split_never_changes() -> None:
     tasks = TaskSet(task(f"t{i}") for i in range(12))
     assert [t.id for t in tasks.split(0.25, seed=0)[1]] == SPLIT_OF_TWELVE
 
@@ -56,12 +56,12 @@ SPLIT_OF_TWELVE = ["t3", "t4", "t6"]
 
 
 @pytest.mark.parametrize("field", ["reference", "solution", "entry_point"])
-def test_the_fingerprint_changes_with_the_text(field: str) -> None:
+def test_fingerprint_changes_with_the_text(field: str) -> None:
     plain = task("a")
     assert TaskSet([plain]).fingerprint != TaskSet([replace(plain, **{field: "other"})]).fingerprint
 
 
-def test_the_fingerprint_ignores_where_the_rows_lay_but_not_their_order() -> None:
+def test_fingerprint_ignores_source_and_metadata_but_not_the_order() -> None:
     a, b = task("a"), task("b")
     assert (
         TaskSet([a, b]).fingerprint == TaskSet([replace(a, source="elsewhere", metadata={"stars": 1}), b]).fingerprint
@@ -81,7 +81,7 @@ def test_summary_is_one_line() -> None:
     assert head in repr(tasks)
 
 
-def test_hold_out_takes_an_exact_number_that_nests() -> None:
+def test_hold_out_takes_an_exact_number_and_smaller_sets_are_subsets() -> None:
     tasks = TaskSet(task(f"t{i}") for i in range(50))
     few, many = (tasks.hold_out(count, seed=1) for count in (3, 10))
     assert [len(side) for side in many] == [40, 10]

@@ -1,4 +1,4 @@
-"""Changed launch settings: what changes, what is left alone, and that results stay the same."""
+"""Changed launch settings: which words change, which stay, and that the results stay the same."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_tile_size_and_its_part_of_the_grid_change_together(seed: int) -> None:
         "kernel[(n,)](x, BLOCK=triton.next_power_of_2(n))",
     ],
 )
-def test_only_the_warps_change_where_the_grid_may_depend_on_the_tile_size_in_another_way(launch: str) -> None:
+def test_only_the_number_of_warps_changes_if_the_grid_depends_otherwise_on_the_tile_size(launch: str) -> None:
     for seed in range(20):
         code = retune(launch, Random(seed))
         assert code is not None
         assert re.sub(r", num_warps=\d+", "", code) == launch
 
 
-def test_number_of_warps_that_is_given_is_replaced_and_text_without_a_launch_is_left() -> None:
+def test_given_number_of_warps_is_replaced_and_text_without_a_launch_is_skipped() -> None:
     launch = "kernel[(n,)](x, BLOCK=n, num_warps=8)  # größer"
     assert {retune(launch, Random(seed)) for seed in range(40)} == {
         launch.replace("8", str(count)) for count in (1, 2, 4, 16)

@@ -28,10 +28,10 @@ def links_with_sanitizers(compiler: str, folder: Path) -> bool:
 
 
 @pytest.mark.long
-def test_core_agrees_with_a_few_obvious_lines_under_sanitizers(tmp_path: Path) -> None:
+def test_core_agrees_with_simple_implementations_under_sanitizers(tmp_path: Path) -> None:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     assert compiler is not None, "the suite needs the C++ compiler that has built the package"
-    sanitizers = SANITIZERS if links_with_sanitizers(compiler, tmp_path) else []  # some systems lack their libraries
+    sanitizers = SANITIZERS if links_with_sanitizers(compiler, tmp_path) else []  # some systems lack the libraries
     program = tmp_path / "text_test"
     warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
     command = [

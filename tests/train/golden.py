@@ -1,4 +1,4 @@
-"""The ten-step curve of a tiny run. Anew (say why in the commit): ``python tests/train/golden.py --write``."""
+"""The ten-step curve of a tiny run. To rewrite it (say why in the commit): ``python tests/train/golden.py --write``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CURVE = ("loss", "grad_norm", "entropy", "kl", "reward", "completions/mean_lengt
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
-    """Ten steps with KL, two minibatches and two iterations, so that every part of the loss has its say."""
+    """Ten steps with KL, two minibatches and two iterations, so that every part of the loss contributes."""
     run_dir = folder / "run"
     changes = {
         "run__max_steps": 10,

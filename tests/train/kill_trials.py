@@ -1,6 +1,6 @@
-"""Kills a tiny run with SIGKILL at random moments, resumes it, and compares it with the run that nobody killed.
+"""Kills a tiny run with SIGKILL at random moments, resumes it, and compares it with an uninterrupted run.
 
-The suite does a few trials; ``python tests/train/kill_trials.py 20`` does as many as one likes and prints each.
+The suite runs a few trials; ``python tests/train/kill_trials.py 20`` runs the given number and prints each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> None:
 
 
 def processes() -> Any:
-    """Processes fork from a server that has imported everything and computed nothing, so each starts in no time."""
+    """Processes fork from a server that has imported everything and computed nothing, so each starts fast."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["kernel_coder.train.loop", "tiny_run"])
     return context
@@ -55,7 +55,7 @@ def finish(arguments: list[str]) -> int:
 
 
 def kill_at(arguments: list[str], metrics: Path, lines: int, delay_s: float) -> bool:
-    """Starts the run and kills it ``delay_s`` after the given number of steps was logged. False: it was faster."""
+    """Starts the run and kills it ``delay_s`` after the given number of logged steps. False if the run ended first."""
     process = processes().Process(target=run, args=(arguments,))
     process.start()
     while process.is_alive() and (metrics.read_bytes().count(b"\n") if metrics.exists() else 0) < lines:
@@ -67,7 +67,7 @@ def kill_at(arguments: list[str], metrics: Path, lines: int, delay_s: float) -> 
 
 
 def trial(tasks: Path, straight: Path, run_dir: Path, seed: int) -> str:
-    """One or two kills, one resume; raises AssertionError unless the runs are equal."""
+    """Kills the run once or twice and resumes it. Raises AssertionError unless the two runs are equal."""
     choose = random.Random(seed)
     arguments = flags(tasks, run_dir, **LONG_RUN)
     said = []

@@ -1,4 +1,4 @@
-"""LoRA layers that are computed in two products: the same as PEFT's, and PEFT's wherever they are not plain."""
+"""LoRA layers that `quicken` computes in two products: equal to PEFT's, and PEFT's own code for special options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cpu
 
 
 def adapted(dtype: torch.dtype = torch.float32, bias: bool = True, **options: Any) -> nn.Module:
-    """Two linear layers with adapters that do something already."""
+    """Two linear layers with LoRA adapters whose weights are not zero."""
     torch.manual_seed(0)
     base = nn.Sequential(nn.Linear(12, 20, bias=bias), nn.SiLU(), nn.Linear(20, 6, bias=bias)).to(dtype)
     model = peft.get_peft_model(base, peft.LoraConfig(**{"r": 4, "target_modules": "all-linear"} | options))
@@ -29,7 +29,7 @@ def adapted(dtype: torch.dtype = torch.float32, bias: bool = True, **options: An
 
 
 def results(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """Output, and gradients of the input and of all that is trained."""
+    """The output, and the gradients of the input and of every trained parameter."""
     x = x.clone().requires_grad_()
     out = model(x)
     model.zero_grad()
@@ -53,7 +53,9 @@ def both(model: nn.Module) -> tuple[nn.Module, nn.Module]:
     bias=st.booleans(),
     rs=st.booleans(),
 )
-def test_output_and_gradients_are_pefts(shape: list[int], rank: int, alpha: int, bias: bool, rs: bool) -> None:
+def test_output_and_gradients_equal_those_of_peft(
+    shape: list[int], rank: int, alpha: int, bias: bool, rs: bool
+) -> None:
     plain, quick = both(adapted(bias=bias, r=rank, lora_alpha=alpha, use_rslora=rs))
     x = torch.randn(*shape, 12)
     for mine, theirs in zip(results(quick, x), results(plain, x), strict=True):
@@ -61,7 +63,7 @@ def test_output_and_gradients_are_pefts(shape: list[int], rank: int, alpha: int,
         assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
 
-def test_bfloat16_is_as_near_to_exact_as_pefts() -> None:
+def test_bfloat16_results_are_about_as_exact_as_those_of_peft() -> None:
     plain, quick = both(adapted(torch.bfloat16))
     exact = copy.deepcopy(plain).double()
     x = torch.randn(64, 12, dtype=torch.bfloat16)
@@ -72,7 +74,7 @@ def test_bfloat16_is_as_near_to_exact_as_pefts() -> None:
         assert errors[0] < max(2 * errors[1], 0.02), errors
 
 
-def test_autocast_decides_where_there_is_one() -> None:
+def test_dtypes_and_results_under_autocast_agree_with_peft() -> None:
     plain, quick = both(adapted())
     x = torch.randn(64, 12)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -83,7 +85,7 @@ def test_autocast_decides_where_there_is_one() -> None:
         assert (mine - theirs).norm() <= 0.02 * theirs.norm()
 
 
-def test_adapters_that_are_off_or_merged_are_pefts() -> None:
+def test_disabled_and_merged_adapters_give_the_output_of_peft() -> None:
     plain, quick = both(adapted())
     x = torch.randn(5, 12)
     with quick.disable_adapter(), plain.disable_adapter():  # type: ignore[operator]
@@ -95,7 +97,7 @@ def test_adapters_that_are_off_or_merged_are_pefts() -> None:
 
 
 @pytest.mark.parametrize("options", [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}])
-def test_what_is_not_plain_is_pefts(options: dict[str, Any]) -> None:
+def test_dropout_dora_and_lora_bias_give_the_output_of_peft(options: dict[str, Any]) -> None:
     plain, quick = both(adapted(**options).train())
     x = torch.randn(5, 12)
     found = []
@@ -106,7 +108,7 @@ def test_what_is_not_plain_is_pefts(options: dict[str, Any]) -> None:
     torch.testing.assert_close(quick.eval()(x), plain.eval()(x))
 
 
-def test_a_layer_of_several_adapters_is_pefts() -> None:
+def test_layer_with_several_adapters_gives_the_output_of_peft() -> None:
     model = adapted()
     model.add_adapter("other", peft.LoraConfig(r=2, target_modules="all-linear"))  # type: ignore[operator]
     plain, quick = both(model)
@@ -119,7 +121,7 @@ def test_a_layer_of_several_adapters_is_pefts() -> None:
     torch.testing.assert_close(quick(x), plain(x))
 
 
-def test_layers_are_recomputed_with_the_same_gradients() -> None:
+def test_checkpointed_layers_give_the_same_output_and_gradients() -> None:
     from torch.utils.checkpoint import checkpoint
 
     _, quick = both(adapted())
@@ -139,7 +141,7 @@ def test_layers_are_recomputed_with_the_same_gradients() -> None:
         assert torch.equal(mine, theirs)
 
 
-def test_a_copy_has_weights_of_its_own() -> None:
+def test_deep_copy_has_its_own_weights() -> None:
     _, quick = both(adapted())
     twin, x = copy.deepcopy(quick), torch.randn(5, 12)
     before = quick(x)

@@ -1,4 +1,4 @@
-"""Steps that do not wait: which weights wrote which answers, and runs that are stopped and resumed."""
+"""Sampling ahead of learning (`rollout.lag`): which weights wrote which answers, and stopped and resumed runs."""
 
 from __future__ import annotations
 
@@ -36,20 +36,18 @@ def samples(run_dir: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("lag", [1, 2])
 @pytest.mark.parametrize("engine", ["transformers", "static"])
-def test_answers_come_from_the_weights_of_that_many_steps_ago(
-    tasks: Path, tmp_path: Path, lag: int, engine: str
-) -> None:
+def test_answers_come_from_weights_that_are_lag_steps_old(tasks: Path, tmp_path: Path, lag: int, engine: str) -> None:
     run_dir = tmp_path / "run"
     assert main(lagging(tasks, run_dir, lag, rollout__engine=engine, run__max_steps=5)) == 0
     versions = {(line["step"], line["version"]) for line in samples(run_dir)}
     assert versions == {(step + 1, max(0, step - lag)) for step in range(5)}
     steps = records(run_dir / "metrics.jsonl")
     assert [step["sampling/staleness"] for step in steps] == [min(step, lag) for step in range(5)]
-    assert abs(steps[0]["sampling/logratio_mean"]) < 1e-5  # written with the same weights
+    assert abs(steps[0]["sampling/logratio_mean"]) < 1e-5  # step 1 samples from the current weights
     assert abs(steps[-1]["sampling/logratio_mean"]) > 1e-5
 
 
-def test_first_answers_are_those_of_a_run_without_lag(tasks: Path, tmp_path: Path) -> None:
+def test_first_answers_equal_those_of_a_run_without_lag(tasks: Path, tmp_path: Path) -> None:
     for lag in (0, 1):
         assert main(lagging(tasks, tmp_path / str(lag), lag, run__max_steps=3)) == 0
     now, ahead = (samples(tmp_path / name) for name in "01")
@@ -63,7 +61,7 @@ def test_first_answers_are_those_of_a_run_without_lag(tasks: Path, tmp_path: Pat
     assert "version" not in now[0]
 
 
-def test_numbers_do_not_depend_on_how_long_anything_takes(
+def test_metrics_and_weights_do_not_depend_on_timing(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes: dict[str, Any] = {"run__eval_steps": 2, "eval__num_tasks": 2, "run__max_steps": 5}
@@ -99,7 +97,7 @@ def test_resumed_run_learns_from_the_same_answers(tasks: Path, tmp_path: Path, l
     assert len(ids) == len(set(ids)) == 6 * 8
 
 
-def test_signal_keeps_the_answers_that_are_on_their_way(
+def test_signal_saves_the_answers_that_were_sampled_ahead(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
@@ -122,7 +120,7 @@ def test_signal_keeps_the_answers_that_are_on_their_way(
     assert summary(stopped)["weights_sha256"] == summary(straight)["weights_sha256"]
 
 
-def test_nothing_runs_on_after_an_error(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sampling_thread_runs_after_an_error(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: Any) -> Any:
         raise ZeroDivisionError
 
@@ -152,7 +150,7 @@ def test_equal_answers_are_judged_once_over_the_whole_run(
     assert len(made.judged) == len(distinct)
 
 
-def test_correction_for_old_weights_is_on_unless_the_recipe_has_one() -> None:
+def test_lag_turns_on_mismatch_correction_unless_the_config_or_the_loss_has_one() -> None:
     def spec(*given: str) -> Any:
         return load_config(None, list(given)).loss_spec()
 
@@ -160,7 +158,7 @@ def test_correction_for_old_weights_is_on_unless_the_recipe_has_one() -> None:
     assert (spec("--rollout.lag", "1").mismatch, spec("--rollout.lag", "1").mismatch_max) == ("token_truncate", 2.0)
     assert spec("--rollout.lag", "1", "--loss.mismatch", "none").mismatch == "none"
     assert spec("--rollout.lag", "1", "--loss.loss_type", "dr_kernel").mismatch == "geometric_mask"
-    assert spec("--rollout.lag", "1", "--loss.loss_type", "prime").mismatch == "none"  # its ratio is to the sampler
+    assert spec("--rollout.lag", "1", "--loss.loss_type", "prime").mismatch == "none"  # it has its own ratio
     assert spec("--rollout.lag", "1", "--loss.loss_type", "vespo").mismatch == "none"
 
 
@@ -172,14 +170,14 @@ def test_correction_for_old_weights_is_on_unless_the_recipe_has_one() -> None:
         ({"rollout__engine": "vllm", "rollout__top_p": 0.9}, "top_p must be 1"),
     ],
 )
-def test_what_cannot_go_together_is_said(
+def test_settings_that_conflict_with_lag_are_refused(
     tasks: Path, tmp_path: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(lagging(tasks, tmp_path / "run", 1, **changes)) == 2
     assert said in capsys.readouterr().err
 
 
-def test_updates_leave_the_copy_of_the_weights_alone(tasks: Path, tmp_path: Path) -> None:
+def test_updates_do_not_change_the_sampling_copy_of_the_weights(tasks: Path, tmp_path: Path) -> None:
     run = prepare(load_config(None, lagging(tasks, tmp_path / "run", 1)), None)
     engine: Any = run.worker.engine
     engine.prepare(0)

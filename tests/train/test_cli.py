@@ -6,14 +6,14 @@ import pytest
 from kernel_coder import cli
 
 
-def test_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in cli.COMMANDS)
     assert cli.main([]) == 2
 
 
-def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_an_unknown_command_suggests_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["trian"]) == 2
     assert capsys.readouterr().err == "error: kernel-coder has no command trian; did you mean train?\n"
 

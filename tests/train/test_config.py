@@ -1,4 +1,4 @@
-"""One config: flags over YAML over defaults, unknown names refused, and a copy that reads back as itself."""
+"""The config: flags override YAML, YAML overrides defaults, unknown names are refused, a saved copy loads equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernel_coder.train.config import JudgeSection, LossConfig, TrainConfig, loa
 RECIPES = [
     path
     for path in sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
-    if not path.stem.endswith(("-sft", "-pretrain", "-loop"))  # those of the supervised run and of the loop
+    if not path.stem.endswith(("-sft", "-pretrain", "-loop"))  # recipes of supervised runs and of the loop
 ]
 
 
@@ -31,7 +31,7 @@ def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path: Path) -> 
     assert config.optim.adam_beta2 == TrainConfig().optim.adam_beta2
 
 
-def test_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_do_not_change_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names as common as RUN, DATA and MODEL are set on many machines."""
     for name in ("RUN", "MODEL", "DATA", "OPTIM__LEARNING_RATE"):
         monkeypatch.setenv(name, "1")
@@ -48,7 +48,7 @@ def test_every_field_is_a_flag() -> None:
             continue
         default = getattr(getattr(config, section), leaf)
         flag = [f"--{name}", values.get(type(default).__name__, str(default) if default is not None else "null")]
-        with contextlib.suppress(UsageError):  # a value may not fit its neighbours, but it has to reach them
+        with contextlib.suppress(UsageError):  # the value may conflict with the defaults; only parsing is tested
             load_config(None, flag)
         assert parse_flags(flag, TrainConfig)[section].keys() == {leaf}
         tried += 1
@@ -68,7 +68,7 @@ def test_rewards_can_be_given_as_json() -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_resolved_copy_of_every_recipe_reads_back_as_itself(path: Path, tmp_path: Path) -> None:
+def test_saved_config_of_every_recipe_loads_as_an_equal_config(path: Path, tmp_path: Path) -> None:
     config = load_config(path, [])
     (tmp_path / "copy.yaml").write_text(config.to_yaml())
     assert load_config(tmp_path / "copy.yaml", []) == config
@@ -90,7 +90,7 @@ def test_loss_fields_replace_those_of_the_preset() -> None:
     assert config.loss_spec() == LossSpec.preset("grpo", beta=0.04, delta=3.0)
 
 
-def test_dr_grpo_divides_by_the_longest_completion_of_the_run() -> None:
+def test_dr_grpo_divides_by_the_maximum_completion_length() -> None:
     flags = ["--loss.loss_type", "dr_grpo", "--rollout.max_completion_length", "99"]
     assert load_config(None, flags).loss_spec().length_constant == 99
 
@@ -99,7 +99,7 @@ def test_dr_grpo_divides_by_the_longest_completion_of_the_run() -> None:
     ("mode", "scale", "op_mode"),
     [("grpo", "group", "grpo"), ("grpo", "none", "dr_grpo"), ("grpo", "batch", "batch"), ("rloo", "group", "rloo")],
 )
-def test_trl_names_of_advantages(mode: str, scale: str, op_mode: str) -> None:
+def test_trl_names_select_the_advantage_mode_of_the_op(mode: str, scale: str, op_mode: str) -> None:
     config = load_config(None, ["--advantages.mode", mode, "--advantages.scale_rewards", scale])
     assert config.advantages.op_mode == op_mode
 
@@ -111,7 +111,7 @@ def test_sizes_of_a_generation_batch() -> None:
     assert (config.minibatches, config.updates_per_step) == (2, 6)
 
 
-def test_recipe_files_name_no_unknown_key() -> None:
+def test_recipe_files_have_no_unknown_key() -> None:
     for path in RECIPES:
         assert isinstance(yaml.safe_load(path.read_text()), dict)
         load_config(path, [])

@@ -1,4 +1,4 @@
-"""A model in a GGUF file: the weights, the tokenizer and the chat template all come out of it."""
+"""A model in a GGUF file: the weights, the tokenizer and the chat template are all loaded from that file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def gguf_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaFo
     return folder, model
 
 
-def test_weights_and_tokenizer_come_out_of_the_file(gguf_folder: tuple[Path, LlamaForCausalLM]) -> None:
+def test_weights_and_tokenizer_are_loaded_from_the_file(gguf_folder: tuple[Path, LlamaForCausalLM]) -> None:
     folder, model = gguf_folder
     policy = load_policy(ModelConfig(name_or_path=str(folder), gguf_file="tiny.gguf", device="cpu"))
     text = "class ModelNew(nn.Module):\n    pass"

@@ -1,4 +1,4 @@
-"""Training on verdicts: the judge is asked once about each different answer; what it says is rewarded and logged."""
+"""Training on verdicts: the judge evaluates each distinct answer once; its verdicts are rewarded and logged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Rollout], str]) -> None:
-    """The model samples as ever, and then something else is taken to be its text."""
+    """The model samples as usual. Then `choose` replaces the text of each answer."""
     converse = rollouts.converse
 
     def other(engine: Any, conversations: Any, *given: Any, **more: Any) -> list[Rollout]:
@@ -68,7 +68,7 @@ def say(monkeypatch: pytest.MonkeyPatch, choose: Callable[[Rollout], str]) -> No
 
 @pytest.fixture
 def varied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers of every kind, which depend on what was sampled."""
+    """Answers of every kind. The sampled text selects one."""
     say(monkeypatch, lambda one: ANSWERS[zlib.crc32(one.turns[0].text.encode()) % len(ANSWERS)])
 
 
@@ -106,7 +106,9 @@ def test_verdicts_are_rewarded_and_logged(
 
 
 @pytest.mark.usefixtures("varied")
-def test_equal_answers_are_judged_once_and_empty_ones_never(fake: list[FakeJudge], tasks: Path, tmp_path: Path) -> None:
+def test_equal_answers_are_judged_once_and_answers_without_code_never(
+    fake: list[FakeJudge], tasks: Path, tmp_path: Path
+) -> None:
     assert main(flags(tasks, tmp_path, **JUDGED)) == 0
     wanted = {
         (line["step"], line["task"], line["completion"])
@@ -122,7 +124,7 @@ def test_equal_answers_are_judged_once_and_empty_ones_never(fake: list[FakeJudge
         assert line["verdict"]["reason"]
 
 
-def test_what_the_harness_failed_on_has_no_reward(
+def test_answers_with_outcome_harness_failed_have_no_reward(
     fake: list[FakeJudge], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     say(monkeypatch, lambda one: f"# outcome: {('harness_failed', 'correct')[len(one.turns[0].text) % 2]}")
@@ -134,7 +136,7 @@ def test_what_the_harness_failed_on_has_no_reward(
     assert "first: an example of harness_failed" in caplog.text
 
 
-def test_a_judge_that_never_works_stops_the_run(
+def test_run_stops_when_the_judge_fails_on_every_answer(
     fake: list[FakeJudge], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     say(monkeypatch, lambda one: "# outcome: harness_failed")
@@ -152,10 +154,10 @@ def test_held_out_answers_are_judged_too(fake: list[FakeJudge], tasks: Path, tmp
 
 
 @pytest.mark.usefixtures("varied")
-def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
+def test_run_stopped_while_judging_resumes_to_the_same_bits(
     fake: list[FakeJudge], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a judge that draws random numbers changes none."""
+    """The judge draws random numbers here, and they must not change the run."""
     assert main(flags(tasks, tmp_path / "straight", **JUDGED)) == 0
     judged, is_resumed = FakeJudge.evaluate, False
 
@@ -163,7 +165,7 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
         number = next(self.begun)
         if number == 12:
             os.kill(os.getpid(), signal.SIGTERM)
-        while number >= 12 and self.is_open and not is_resumed:  # so that how many begin does not depend on the time
+        while number >= 12 and self.is_open and not is_resumed:  # so that timing does not change how many begin
             time.sleep(0.01)
         random.random(), torch.rand(3)
         return judged(self, *given, **more)
@@ -171,7 +173,7 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
     monkeypatch.setattr(FakeJudge, "evaluate", evaluate)
     assert main(flags(tasks, tmp_path / "run", **JUDGED)) == EXIT_STOPPED
     assert 0 < summary(tmp_path / "run")["steps"] < 4
-    # The step is given up, with what was under way in it: a call that had begun by then finds the judge closed.
+    # The stopped run drops this step. A call of `evaluate` that had already begun finds the judge closed.
     assert 12 - askers("cpu", fake[1].config) < len(fake[1].judged) <= 12
     is_resumed = True
     assert main([*flags(tasks, tmp_path / "run", **JUDGED), "--resume"]) == 0
@@ -185,13 +187,13 @@ def test_run_stopped_while_it_judges_goes_on_to_the_same_bits(
 def test_stopping_does_not_wait_for_a_candidate(
     fake: list[FakeJudge], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have minutes left to live."""
+    """A candidate may run for minutes."""
     judged = FakeJudge.evaluate
 
     def evaluate(self: FakeJudge, *given: Any, **more: Any) -> Verdict:
         os.kill(os.getpid(), signal.SIGTERM)
         for _ in range(600):
-            if not self.is_open:  # by whoever does not wait
+            if not self.is_open:  # the stopping run has closed the judge
                 return judged(FakeJudge.__enter__(FakeJudge()), *given, **more)
             time.sleep(0.1)
         raise AssertionError("nobody stopped it")
@@ -206,7 +208,7 @@ def test_stopping_does_not_wait_for_a_candidate(
         judge.close()
 
 
-def test_a_run_without_judge_says_nothing_about_one(tasks: Path, tmp_path: Path) -> None:
+def test_run_without_judge_logs_no_judge_metrics_and_no_verdicts(tasks: Path, tmp_path: Path) -> None:
     assert main(flags(tasks, tmp_path, run__max_steps=1)) == 0
     assert not any(name.startswith("judge/") for name in records(tmp_path / "metrics.jsonl")[0])
     assert "verdict" not in samples(tmp_path)[0]
@@ -221,7 +223,7 @@ def mistake(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return said.removeprefix("error: ").strip()
 
 
-def test_mistakes_about_the_judge(
+def test_mistakes_about_the_judge_give_one_sentence(
     fake: list[FakeJudge], tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(**changes: Any) -> str:
@@ -243,7 +245,7 @@ def test_mistakes_about_the_judge(
     assert fake == []
 
 
-def test_a_machine_without_sandbox_refuses_before_it_removes_anything(
+def test_missing_sandbox_is_refused_before_the_old_run_is_removed(
     fake: list[FakeJudge],
     tasks: Path,
     tmp_path: Path,
@@ -260,7 +262,7 @@ def test_a_machine_without_sandbox_refuses_before_it_removes_anything(
     assert (tmp_path / "metrics.jsonl").exists()
 
 
-def test_rewards_that_ignore_verdicts_are_noted(
+def test_note_is_printed_when_no_reward_uses_verdicts(
     fake: list[FakeJudge], tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(flags(tasks, tmp_path, judge__device="cpu", run__max_steps=1)) == 0
@@ -268,7 +270,7 @@ def test_rewards_that_ignore_verdicts_are_noted(
 
 
 @pytest.mark.parametrize("preset", ["kernel_coder", "kevin", "dr_kernel", "kernel_tune"])
-def test_presets_are_rewards_by_name(preset: str, tmp_path: Path) -> None:
+def test_preset_name_stands_for_its_list_of_rewards(preset: str, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(f"rewards: {preset}\njudge: {{}}\n")
     config = load_config(tmp_path / "c.yaml")
     assert len(config.rewards) > 1
@@ -283,7 +285,7 @@ def test_presets_are_rewards_by_name(preset: str, tmp_path: Path) -> None:
     assert load_config(tmp_path / "copy.yaml") == mixed
 
 
-def test_the_section_has_every_field_of_the_judges_config(tmp_path: Path) -> None:
+def test_judge_section_sets_the_fields_of_judge_config(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("judge: {families: [own, normal], seed: 3, require: [seccomp]}\n")
     config = load_config(tmp_path / "c.yaml", ["--judge.workers", "2", "--judge.training", "false"])
     assert config.judge is not None
@@ -299,7 +301,7 @@ def test_the_section_has_every_field_of_the_judges_config(tmp_path: Path) -> Non
 
 
 def test_known_solutions_are_rewarded_and_broken_ones_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packaged tasks, Triton through its interpreter, nothing faked but what the model says."""
+    """Packaged tasks and Triton's interpreter. Only the text of the answers is replaced."""
 
     def solution(one: Rollout) -> str:
         text = f"# {zlib.crc32(one.turns[0].text.encode()) % 2}\n{one.task.solution}"

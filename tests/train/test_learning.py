@@ -1,4 +1,4 @@
-"""What a run says it has taught: rates, intervals, gain and example come from its own files."""
+"""What a run reports about learning: rates, intervals, gain and example are computed from the files of the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RECORDS: list[dict[str, Any]] = [
 ]
 
 
-def test_rates_before_and_after_are_those_of_the_judged_answers(tmp_path: Path) -> None:
+def test_rates_before_and_after_come_from_the_judged_held_out_answers(tmp_path: Path) -> None:
     before = [line(0, f"t{i}", "correct" if i < 2 else "wrong_output") for i in range(8)]
     after = [line(2, f"t{i}", "correct" if i < 6 else "crashed") for i in range(8)]
     of_training = [line(2, "t7", "correct", kind="")]
@@ -53,21 +53,21 @@ def test_rates_before_and_after_are_those_of_the_judged_answers(tmp_path: Path) 
     assert found.example["task"] in ("t2", "t3", "t4", "t5")
 
 
-def test_what_the_harness_failed_on_is_left_out(tmp_path: Path) -> None:
+def test_answers_with_outcome_harness_failed_are_left_out(tmp_path: Path) -> None:
     lines = [line(0, "a", "correct"), line(0, "b", "harness_failed"), line(2, "a", "correct"), line(2, "b", "timeout")]
     facts = learning(write(tmp_path, RECORDS, lines), 2).facts()
     assert (facts["heldout_correct_before"], facts["heldout_correct_after"]) == (1.0, 0.5)
     assert facts["heldout_correct_gain"] == 0.0
 
 
-def test_words_name_the_rates_the_example_and_the_files(tmp_path: Path) -> None:
+def test_report_text_names_the_rates_the_example_and_the_files(tmp_path: Path) -> None:
     lines = [line(0, "a", "crashed"), line(0, "b", "crashed"), line(2, "a", "correct"), line(2, "b", "crashed")]
     text = "\n".join(learning(write(tmp_path, RECORDS, lines), 2).words(tmp_path))
     for part in ("0.0%", "50.0%", "+50.0%", "the module of a", "class ModelNew: ...", str(tmp_path / SAMPLES), "▃▇"):
         assert part in text
 
 
-def test_a_run_without_judged_held_out_answers_says_nothing(tmp_path: Path) -> None:
+def test_run_without_judged_held_out_answers_reports_nothing(tmp_path: Path) -> None:
     found = learning(write(tmp_path, RECORDS, []), 2)
     assert list(found.words(tmp_path)) == []
     assert found.facts()["heldout_correct_before"] is None
@@ -84,7 +84,7 @@ def test_conversations_are_counted_by_the_turn_that_solves_them(tmp_path: Path) 
     after = [
         talk(2, "a", "correct"),
         talk(2, "b", "wrong_output", "correct"),
-        talk(2, "c", "wrong_output", "correct", "crashed"),  # what was once found is not lost again
+        talk(2, "c", "wrong_output", "correct", "crashed"),  # solved in turn 2; the later failure does not count
         talk(2, "d", "crashed", "crashed", "crashed"),
         talk(2, "e", "harness_failed"),
         talk(2, "f", "crashed", "harness_failed"),
@@ -94,7 +94,7 @@ def test_conversations_are_counted_by_the_turn_that_solves_them(tmp_path: Path) 
     assert [facts[f"heldout_correct_by_turn_{t}_before"] for t in (1, 2, 3)] == [0.0, 0.0, 0.0]
     assert [facts[f"heldout_correct_by_turn_{t}_after"] for t in (1, 2, 3)] == [0.2, 0.6, 0.6]
     assert facts["heldout_correct_after"] == 0.6
-    assert facts["heldout_correct_gain"] == 0.75  # of the four tasks that both have
+    assert facts["heldout_correct_gain"] == 0.75  # over the four tasks of both evaluations
     assert facts["heldout_gain_of_turns"] == pytest.approx(0.4)
     assert facts["heldout_gain_of_turns_low"] < 0.4 < facts["heldout_gain_of_turns_high"]
     assert list(Learning().facts(3)) == list(facts)

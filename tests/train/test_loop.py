@@ -1,4 +1,4 @@
-"""The loop on a two-layer model: a golden curve, the files of a run, and what a person sees."""
+"""The loop on a two-layer model: a golden curve, the files of a run, and the printed output."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def run_dir(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_the_next_command_is_the_last_line(tasks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_last_printed_line_names_the_next_command(
+    tasks: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main(flags(tasks, tmp_path / "run", run__max_steps=1)) == 0
     out, err = capfd.readouterr()
     assert out.splitlines()[-2:] == [
@@ -99,7 +101,7 @@ def test_summary_has_the_same_flat_keys_in_every_run(run_dir: Path, tasks: Path,
     assert summary(tmp_path / "run")["eval_reward_last"] is None
 
 
-def test_metrics_have_what_people_look_for(run_dir: Path) -> None:
+def test_metrics_contain_the_expected_names(run_dir: Path) -> None:
     lines = records(run_dir / "metrics.jsonl")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     names = set(
@@ -134,7 +136,7 @@ def test_metrics_have_what_people_look_for(run_dir: Path) -> None:
     assert "eval/reward" not in lines[1]
 
 
-def test_samples_can_be_read_by_a_person(run_dir: Path) -> None:
+def test_samples_file_has_prompts_rewards_and_unique_ids_in_task_groups(run_dir: Path) -> None:
     every = records(run_dir / "samples.jsonl")
     samples = [sample for sample in every if not sample["id"].startswith("eval/")]
     assert len(samples) == 4 * 8
@@ -174,7 +176,7 @@ def test_every_epoch_has_every_task_once() -> None:
     assert draw_epochs(5, 3, 3, 0, False) == [3, 4, 0]
 
 
-def test_reward_metrics_ignore_what_was_not_scored() -> None:
+def test_reward_metrics_ignore_unscored_answers() -> None:
     found = reward_metrics([1.0, 3.0, None, 5.0, 2.0, 2.0], {"a": [1.0, None, None, 3.0, 2.0, 2.0]}, 2, torch.zeros(6))
     assert found["reward"] == pytest.approx(13 / 5)
     assert found["unscored"] == 1
@@ -182,12 +184,12 @@ def test_reward_metrics_ignore_what_was_not_scored() -> None:
     assert found["rewards/a/mean"] == 2
 
 
-def test_loop_reads_like_the_algorithm() -> None:
+def test_loop_module_has_fewer_than_300_lines() -> None:
     assert len(Path(loop.__file__).read_text().splitlines()) < 300
 
 
 def test_learning_raises_the_reward(tasks: Path, tmp_path: Path) -> None:
-    """The sign of everything at once: from advantages to the step, a dense reward has to rise."""
+    """A wrong sign anywhere between the advantages and the step would make this dense reward fall."""
     rewards = json.dumps([{"name": "tiny_run:letters"}])
     changes = {"run__max_steps": 25, "optim__learning_rate": 1e-2, "optim__per_device_train_batch_size": 16}
     assert main(flags(tasks, tmp_path / "run", rewards=rewards, optim__lr_scheduler_type="constant", **changes)) == 0
@@ -195,7 +197,7 @@ def test_learning_raises_the_reward(tasks: Path, tmp_path: Path) -> None:
     assert sum(found[-5:]) / 5 > sum(found[:5]) / 5 + 0.1
 
 
-def test_held_out_tasks_may_lie_elsewhere(tasks: Path, tmp_path: Path) -> None:
+def test_held_out_tasks_may_come_from_another_folder(tasks: Path, tmp_path: Path) -> None:
     other = write_tasks(tmp_path / "other", 3)
     changes = {"eval__path": other, "eval__num_tasks": 2, "run__eval_steps": 1, "run__max_steps": 1}
     assert main(flags(tasks, tmp_path / "run", **changes)) == 0

@@ -1,4 +1,4 @@
-"""What people get wrong first: each gives one clear sentence on stderr, exit code 2, and no traceback."""
+"""Common mistakes: each gives one clear sentence on stderr, exit code 2, and no traceback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED = json.dumps([{"name": "no_such_reward"}])
 
 
 def mistake(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The sentence that a command line ends with."""
+    """The error sentence that this command line prints."""
     capsys.readouterr()
     assert main(arguments) == 2
     said = capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_folder_that_holds_a_run_is_not_overwritten(
 
 
 @pytest.mark.parametrize("name", ["infinite", "unscored"])
-def test_rewards_that_are_never_finite_leave_the_weights_alone(tasks: Path, tmp_path: Path, name: str) -> None:
+def test_rewards_that_are_never_finite_do_not_change_the_weights(tasks: Path, tmp_path: Path, name: str) -> None:
     rewards = json.dumps([{"name": f"tiny_run:{name}"}])
     changes = {"optim__weight_decay": 0.1, "run__max_steps": 2}
     assert main(flags(tasks, tmp_path / "run", rewards=rewards, **changes)) == 0
@@ -164,7 +164,7 @@ def test_rewards_that_are_never_finite_leave_the_weights_alone(tasks: Path, tmp_
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "still")["weights_sha256"]
 
 
-def test_run_that_only_skips_ends_with_its_own_exit_code(
+def test_run_with_only_skipped_updates_ends_with_its_own_exit_code(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewards = json.dumps([{"name": "tiny_run:unscored"}])
@@ -172,8 +172,8 @@ def test_run_that_only_skips_ends_with_its_own_exit_code(
     assert "error: 2 updates in a row were refused (run.max_skipped_updates)" in capsys.readouterr().err
 
 
-def test_command_line_from_outside(tmp_path: Path) -> None:
-    """The whole way: an own process, nothing but the sentence on stderr."""
+def test_mistake_in_a_separate_process_prints_one_sentence(tmp_path: Path) -> None:
+    """The command in a process of its own prints one sentence on stderr and nothing on stdout."""
     for command in (["-m", "kernel_coder.train"], ["-m", "kernel_coder.cli", "train"]):
         done = subprocess.run(
             [sys.executable, *command, "--rollout.num_generations", "1"],
@@ -188,7 +188,7 @@ def test_command_line_from_outside(tmp_path: Path) -> None:
         assert done.stderr.count("\n") == 1
 
 
-def test_a_gpu_that_the_ops_do_not_run_on_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_without_cuda_kernels_in_this_build_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(_core, "has_cuda_kernel", lambda op: False)

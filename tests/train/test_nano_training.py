@@ -1,4 +1,4 @@
-"""`make train`, made short: the packaged model, packaged tasks and the judge; and the model by itself."""
+"""A short `make train` with the packaged model, packaged tasks and the judge; and the packaged model by itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_what_make_train_reports_is_in_the_summary(run_dir: Path) -> None:
+def test_summary_of_make_train_has_rates_gain_and_seconds(run_dir: Path) -> None:
     found = summary(run_dir)
     for name in ("before", "after"):
         rate, low, high = (found[f"heldout_correct_{name}{end}"] for end in ("", "_low", "_high"))
@@ -60,7 +60,7 @@ def test_what_make_train_reports_is_in_the_summary(run_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_make_trains_answers_are_judged(run_dir: Path) -> None:
+def test_answers_of_make_train_are_judged(run_dir: Path) -> None:
     lines = records(run_dir / "samples.jsonl")
     assert len(lines) == 4 + 8 + 4
     outcomes = {line["verdict"]["outcome"] for line in lines}
@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_numbers(run_dir: Path, tmp_path: Path) -> 
     assert {k: v for k, v in again.items() if k not in clock} == {k: v for k, v in first.items() if k not in clock}
 
 
-def test_nano_is_as_small_as_what_is_shipped_may_be() -> None:
+def test_files_of_nano_stay_below_their_size_limits() -> None:
     for name, most in MAX_BYTES.items():
         assert 0 < (NANO_FOLDER / name).stat().st_size <= most
     assert "Apache-2.0" in (NANO_FOLDER / "README.md").read_text()

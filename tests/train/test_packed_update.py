@@ -1,4 +1,4 @@
-"""Updates that compute only what carries gradient: packed, with shared prompts, the same gradients as padded rows."""
+"""Packed updates with shared prompts: only tokens with gradient are computed; gradients equal those of padded rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def batch_of(turns: list[Turn], rewards: list[float], **options: Any) -> Batch:
 
 @pytest.fixture
 def batch() -> Batch:
-    """Two groups of four answers, and a third of which nothing carries gradient but for the KL term."""
+    """Two groups of four answers, and a third group that has gradients only from the KL term."""
     turns = [
         turn(prompt, length, seed)
         for prompt, lengths in ((9, (5, 1, 7, 3)), (14, (2, 6, 6, 1)), (4, (3, 2, 5, 4)))
@@ -88,14 +88,14 @@ def test_packed_rows_and_shared_prompts_give_the_gradients_of_padded_rows(batch:
 
 
 @pytest.mark.parametrize("form", [PACKED, SHARED])
-def test_packed_rows_have_no_padding_and_a_shared_prompt_stands_there_once(batch: Batch, form: Form) -> None:
+def test_packed_rows_have_no_padding_and_hold_a_shared_prompt_once(batch: Batch, form: Form) -> None:
     micro = collate(batch, TOKENIZER.pad_token_id, torch.device("cpu"), form)
     prompts = [len(each.prompt_ids) for each in batch.turns]
     answers = sum(len(each.completion_ids) for each in batch.turns)
     assert micro.ids.shape == (1, answers + (9 + 14 + 4 if form.sharing else sum(prompts)))
     assert micro.positions is not None
     assert micro.attention_mask is None
-    # Wherever a token stands, the state in the row that is pointed at stands one position before it.
+    # For every completion token, `rows` points to the state one position before that token.
     lengths = [len(each.completion_ids) for each in batch.turns]
     wanted = [prompt - 1 + i for prompt, n in zip(prompts, lengths, strict=True) for i in range(n)]
     assert micro.positions[micro.rows].tolist() == wanted
@@ -105,7 +105,7 @@ def test_packed_rows_have_no_padding_and_a_shared_prompt_stands_there_once(batch
     )
 
 
-def test_turns_of_a_conversation_share_their_beginning_too() -> None:
+def test_turns_of_a_conversation_share_their_common_prefix() -> None:
     first = [turn(9, n, n) for n in (3, 4, 5, 6)]
     second = [replace(turn(2, 4, 7), prompt_ids=one.prompt_ids + one.completion_ids + (7, 8)) for one in first]
     turns = [each for pair in zip(first, second, strict=True) for each in pair]
@@ -118,7 +118,7 @@ def test_turns_of_a_conversation_share_their_beginning_too() -> None:
         assert apart(gradients(model, batch, form, 4), wanted) < 1e-6
 
 
-def test_what_carries_no_gradient_is_in_no_row(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_without_gradient_are_in_no_row(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     model, plain = policy(can_pack=True, can_share=True), LossSpec.preset("dapo")
     model.model.model.embed_tokens.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0].numel()))
@@ -131,7 +131,7 @@ def test_what_carries_no_gradient_is_in_no_row(batch: Batch, monkeypatch: pytest
     assert found
 
 
-def test_scoring_and_the_update_have_the_same_bits(batch: Batch) -> None:
+def test_scoring_in_the_passes_of_the_update_gives_the_same_bits(batch: Batch) -> None:
     model = replace(policy(torch.float32), can_pack=True, can_share=True)
     spec, config = LossSpec.preset("dapo"), OptimConfig(per_device_train_batch_size=5, num_iterations=2)
     assert form_of(model, config) == SHARED
@@ -155,7 +155,7 @@ def test_config_and_model_decide_the_form() -> None:
     assert form_of(policy(bf16=True), OptimConfig()) == Form(bf16=True)
 
 
-def test_computing_in_bfloat16_keeps_the_weights_dtype_and_is_close(batch: Batch) -> None:
+def test_bfloat16_gradients_keep_the_dtype_of_the_weights_and_are_close(batch: Batch) -> None:
     model = policy(torch.float32)
     exact = gradients(model, batch, SHARED, 12)
     rounded = gradients(model, batch, replace(SHARED, bf16=True), 12)
@@ -163,7 +163,7 @@ def test_computing_in_bfloat16_keeps_the_weights_dtype_and_is_close(batch: Batch
     assert all(grad.dtype == torch.float32 for grad in rounded.values())
 
 
-def test_tried_finds_what_a_model_can_do() -> None:
+def test_with_packing_finds_which_models_can_pack_and_share() -> None:
     able, problem = with_packing(policy(torch.float32))
     assert (able.can_pack, able.can_share, problem) == (True, True, None)
     config = MistralConfig(
@@ -184,7 +184,7 @@ def test_tried_finds_what_a_model_can_do() -> None:
     assert problem.startswith("sequences are padded, not packed")
 
 
-def test_place_keeps_whole_what_has_nothing_to_share() -> None:
+def test_place_shares_common_prompts_and_keeps_other_sequences_whole() -> None:
     placed = place([(1, 2, 3), (1, 2, 4, 5), (6, 7)], [(1, 2), (1, 2), (6,)], torch.device("cpu"))
     assert placed.ids == [1, 2, 3, 4, 5, 6, 7]
     assert placed.positions == [0, 1, 2, 2, 3, 0, 1]
@@ -195,7 +195,7 @@ def test_place_keeps_whole_what_has_nothing_to_share() -> None:
 def flash_forward(
     query: Tensor, key: Tensor, value: Tensor, ends_q: Tensor, ends_k: Tensor, *rest: Any, scale: float
 ) -> tuple[Tensor, ...]:
-    """What the call of FlashAttention gives, in plain torch: [tokens, heads, d] and log-sum-exps [heads, tokens]."""
+    """The forward pass of FlashAttention in plain torch: [tokens, heads, d] and log-sum-exps [heads, tokens]."""
     causal = rest[3]
     outs, lses = [], []
     for i in range(len(ends_q) - 1):
@@ -220,7 +220,7 @@ def flash_backward(
     *rest: Any,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Likewise the backward pass, which takes the result and the log-sum-exps as they are given."""
+    """The backward pass of FlashAttention in plain torch, from the given output and log-sum-exps."""
     causal = rest[3]
     found = [torch.zeros_like(each) for each in (query, key, value)]
     for i in range(len(ends_q) - 1):
@@ -237,8 +237,8 @@ def flash_backward(
     return found[0], found[1], found[2]
 
 
-def test_two_joined_attentions_have_the_gradients_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The arithmetic of the path for GPUs, with plain torch in the place of FlashAttention."""
+def test_shared_flash_has_the_output_and_gradients_of_attention_by_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arithmetic of the GPU path, with plain torch in place of FlashAttention."""
 
     class Ops:
         _flash_attention_forward = staticmethod(flash_forward)
@@ -262,15 +262,15 @@ def test_two_joined_attentions_have_the_gradients_of_one(monkeypatch: pytest.Mon
 
 
 @pytest.mark.gpu
-def test_flash_attention_takes_shared_prompts(device: str) -> None:
+def test_flash_attention_supports_shared_prompts(device: str) -> None:
     assert attention.flash_shares(torch.device(device, 0), torch.bfloat16)
 
 
 @pytest.mark.gpu
-def test_long_sequences_have_the_attention_of_short_ones(device: str) -> None:
+def test_attention_path_for_long_sequences_agrees_with_the_usual_path(device: str) -> None:
     layout = layout_of([], [], [2 * LONG - 700, 900], torch.device(device))
     assert layout.is_long
-    short = replace(layout, spans=layout.spans * 2)  # says the same, and that there are more
+    short = replace(layout, spans=layout.spans * 2)  # the same sequences; more spans turn the long path off
     assert not short.is_long
     shapes = [(1, heads, layout.spans[-1][1], 64) for heads in (4, 2, 2)]
     inputs = [torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in shapes]
@@ -286,14 +286,14 @@ def test_long_sequences_have_the_attention_of_short_ones(device: str) -> None:
 
 
 @pytest.mark.parametrize("length", [1, LONG - 1, LONG])
-def test_a_layout_of_long_sequences_reaches_attention(length: int) -> None:
+def test_attention_receives_the_layout_only_if_all_sequences_are_long(length: int) -> None:
     layout = layout_of([], [], [length, LONG], torch.device("cpu"))
     tokens = layout.spans[-1][1]
     inputs = attention.packed_inputs(torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), layout)
     assert ("layout" in inputs) is layout.is_long is (length == LONG)
 
 
-def test_soft_capped_scores_are_refused() -> None:
+def test_packed_attention_refuses_soft_capped_scores() -> None:
     with pytest.raises(attention.UsageError, match="soft-capped"):
         packed_attention(
             torch.nn.Identity(),
@@ -305,7 +305,7 @@ def test_soft_capped_scores_are_refused() -> None:
         )
 
 
-def test_as_few_layers_are_recomputed_as_memory_asks() -> None:
+def test_no_more_layers_are_recomputed_than_memory_requires() -> None:
     appetite = ActivationMemory(fixed=50, token=110, layer=10, layers=10)
     counts = [appetite.recomputed(tokens=2, free=free) for free in (1000, 270, 269, 200, 100, 0)]
     assert counts == [0, 0, 2, 5, 10, 10]
@@ -313,21 +313,21 @@ def test_as_few_layers_are_recomputed_as_memory_asks() -> None:
         assert appetite.bytes(2, count) <= free
 
 
-def test_what_a_pass_keeps_is_measured_and_recomputed_layers_keep_less() -> None:
+def test_measured_activation_memory_predicts_kept_bytes_with_and_without_recomputing() -> None:
     model = tiny_model(len(TOKENIZER), hidden=64)
     assert can_recompute(model)
     appetite = measure(model)
     model.train()
     assert kept_bytes(model, 700) == pytest.approx(appetite.bytes(700, 0), rel=0.05)
     recompute(model, 2)
-    inputs = 2 * 700 * 64 * 4  # of both layers; the hooks do not see them
+    inputs = 2 * 700 * 64 * 4  # the inputs of both layers, which the hooks do not see
     assert kept_bytes(model, 700) + inputs == pytest.approx(appetite.bytes(700, 2) - 700 * appetite.layer, rel=0.05)
     assert appetite.layers == 2
     assert 0 < appetite.layer < appetite.token
     assert not can_recompute(torch.nn.Linear(1, 1))
 
 
-def test_recomputed_layers_give_the_same_bits(batch: Batch) -> None:
+def test_recomputed_layers_give_the_same_gradients_bit_for_bit(batch: Batch) -> None:
     model = policy(torch.float32)
     model.model.train()
     wanted = gradients(model, batch, SHARED, 12)
@@ -337,7 +337,7 @@ def test_recomputed_layers_give_the_same_bits(batch: Batch) -> None:
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-def test_packed_attention_is_undone_afterwards() -> None:
+def test_packed_restores_the_attention_of_the_model() -> None:
     model = tiny_model(len(TOKENIZER), hidden=32)
     with packed(model):
         assert model.config._attn_implementation == attention.NAME

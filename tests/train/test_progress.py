@@ -1,4 +1,4 @@
-"""Which tasks are drawn, how hard they may be, under which rewards: pure functions of what was measured."""
+"""Which tasks are drawn, at which level and under which rewards: pure functions of earlier measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def config(**changes: Any) -> TrainConfig:
     return load_config(None, [part for name, value in changes.items() for part in (f"--sampler.{name}", str(value))])
 
 
-def test_most_weight_goes_where_success_is_neither_never_nor_always() -> None:
+def test_tasks_with_medium_success_rates_are_drawn_most_often() -> None:
     rates = {"never": 0.0, "half": 0.5, "always": 1.0, "often": 0.9}
     counts: Counter[str] = Counter()
     for seed in range(4000):
@@ -58,7 +58,7 @@ def test_most_weight_goes_where_success_is_neither_never_nor_always() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 20), st.integers(0, 1000))
-def test_no_task_comes_again_before_all_have_come(size: int, count: int, seed: int) -> None:
+def test_no_task_is_drawn_again_before_every_task_was_drawn(size: int, count: int, seed: int) -> None:
     ids = [str(i) for i in range(size)]
     drawn = draw_by_success(ids, {}, count, 0.05, seed)
     assert len(drawn) == count
@@ -67,16 +67,16 @@ def test_no_task_comes_again_before_all_have_come(size: int, count: int, seed: i
     assert drawn == draw_by_success(ids, {}, count, 0.05, seed)
 
 
-def test_tasks_that_were_tried_come_last_in_a_further_round() -> None:
+def test_further_round_draws_tried_tasks_only_if_too_few_others_are_left() -> None:
     prompts = [Asked(task(name)) for name in "abcd"]
     for number in range(20):
         drawn = draw(prompts, Progress(), config(kind="success"), 2, (0, number), without={"a", "b"})
         assert {prompt.task.id for prompt in drawn} == {"c", "d"}
     drawn = draw(prompts, Progress(), config(kind="success"), 3, (0, 0), without={"a", "b"})
-    assert len(drawn) == 3  # only two are left, so all may come
+    assert len(drawn) == 3  # only two tasks are untried, so tried ones are drawn too
 
 
-def test_epochs_go_on_where_a_further_round_left_off() -> None:
+def test_epochs_continue_where_the_previous_draw_ended() -> None:
     prompts = [Asked(task(str(i))) for i in range(5)]
     progress, drawn = Progress(), []
     for count in (2, 1, 2, 5):
@@ -85,7 +85,7 @@ def test_epochs_go_on_where_a_further_round_left_off() -> None:
     assert sorted(drawn[:5]) == sorted(drawn[5:]) == list("01234")
 
 
-def test_rates_are_moving_averages_of_what_could_be_scored() -> None:
+def test_success_rates_are_moving_averages_over_scored_answers() -> None:
     sampler = config(decay=0.5).sampler
     progress = after_answers(Progress(), [task("a"), task("b")], [[True, False], []], sampler)
     assert progress.rates == {"a": 0.5}
@@ -93,7 +93,7 @@ def test_rates_are_moving_averages_of_what_could_be_scored() -> None:
     assert progress.rates == {"a": 0.75}
 
 
-def test_next_level_begins_when_this_one_is_passed() -> None:
+def test_next_level_starts_after_enough_right_answers_to_this_level() -> None:
     tasks = [task("free"), task("easy", 0), task("hard", 2)]
     settings = config(max_level=0, level_up_at=0.6, level_up_after=4, decay=0.0)
     progress = first_progress(tasks, settings.sampler)
@@ -112,17 +112,17 @@ def test_next_level_begins_when_this_one_is_passed() -> None:
     progress = next_level(
         after_answers(progress, [tasks[1]], [[True, True]], settings.sampler), tasks, settings.sampler
     )
-    assert (progress.level, progress.level_answers) == (2, 0)  # 1 has no task
+    assert (progress.level, progress.level_answers) == (2, 0)  # level 1 has no task
     assert drawn(progress) == {"free", "easy", "hard"}
     assert next_level(replace(progress, level_rate=1.0, level_answers=99), tasks, settings.sampler).level == 2
 
 
-def test_level_that_leaves_no_task_is_refused() -> None:
+def test_max_level_that_leaves_no_task_is_refused() -> None:
     with pytest.raises(ValueError, match=r"sampler\.max_level = 1 leaves no task: the easiest has level 3"):
         first_progress([task("a", 3)], config(max_level=1).sampler)
 
 
-def test_level_comes_out_of_a_table(tmp_path: Path) -> None:
+def test_level_is_read_from_a_table(tmp_path: Path) -> None:
     module = "class M: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ..."
     row = {"entry_point": "M", "python_code": module, "level": 3, "family": "softmax", "thinking": "Rows."}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
@@ -141,7 +141,7 @@ def test_stages_follow_measured_rates_and_never_go_back() -> None:
     for value in (0.9, 0.9, 0.9, float("nan"), 0.2, 0.9, 0.0):
         progress = next_stage(progress, STAGES, {s.until: value for s in STAGES if s.until}, 0.5)
         seen.append(progress.stage)
-    # Two steps at least; then the average of 0.9; nothing measured; (0.9 and) 0.2 and 0.9.
+    # Stage 0 lasts at least two steps, stage 1 ends after one step with 0.9, and the last stage never ends.
     assert seen == [0, 1, 2, 2, 2, 2, 2]
     slow = Progress(stage=1)
     for value, stage in ((0.2, 1), (0.6, 1), (0.7, 2)):
@@ -151,7 +151,7 @@ def test_stages_follow_measured_rates_and_never_go_back() -> None:
 
 
 def answers(rewards: list[list[float | None]], first: str = "a") -> Answers:
-    """Groups with these rewards; a task's name and a turn's text say where they came from."""
+    """Groups with these rewards; a task's name and a turn's text identify the group."""
     names = [f"{first}{i}" for i in range(len(rewards))]
     flat = [value for row in rewards for value in row]
     turns = [
@@ -171,13 +171,13 @@ def texts(found: Answers) -> list[str]:
     return [rollout.turns[0].text for rollout in found.rollouts]
 
 
-def test_groups_without_spread_are_those_that_teach_nothing() -> None:
+def test_groups_whose_scored_rewards_do_not_differ_are_flat() -> None:
     found = answers([[1.0, 1.0], [0.0, 1.0], [None, None], [None, 0.5], [0.0, 0.0]])
     assert found.flat() == [0, 2, 3, 4]
     assert found.successes(1.0) == [[True, True], [False, True], [], [False], [False, False]]
 
 
-def test_replaced_group_takes_everything_of_the_other_with_it() -> None:
+def test_replacing_a_group_also_replaces_its_prompt_rewards_and_errors() -> None:
     base = answers([[1.0, 1.0], [0.0, 1.0]])
     found = with_groups(base, [0], answers([[0.0, 0.0], [None, 0.25]], "b"), [1])
     assert [prompt.task.id for prompt in found.prompts] == ["b1", "a1"]
@@ -186,7 +186,7 @@ def test_replaced_group_takes_everything_of_the_other_with_it() -> None:
     assert found.table.errors["r"] == [Failure(0, "broken")]
 
 
-def test_groups_are_replaced_until_all_have_spread_or_the_rounds_are_over() -> None:
+def test_flat_groups_are_replaced_until_none_is_left_or_the_rounds_are_over() -> None:
     asked: list[tuple[int, int]] = []
     base = answers([[1.0, 1.0], [0.0, 1.0], [0.5, 0.5]])
     rounds = [base, answers([[0.0, 0.0], [0.0, 2.0]], "b"), answers([[0.0, 3.0]], "c")]
@@ -208,7 +208,7 @@ def test_groups_are_replaced_until_all_have_spread_or_the_rounds_are_over() -> N
     assert (found.answers, found.rounds, found.replaced) == (base, (base,), 0)
 
 
-# Rewards of half of the answers are equal, so that some groups are flat and others are not.
+# The reward `coarse` has only two values, so that some groups are flat and others are not.
 FITTED: dict[str, Any] = {
     "run__max_steps": 6,
     "run__save_steps": 2,
@@ -230,7 +230,7 @@ def coarse(prompts: list[Any], completions: list[Any], **columns: Any) -> list[f
     return [float(len(completion[-1]["content"]) % 2) for completion in completions]
 
 
-def test_fitted_run_resumes_to_the_same_bits(tasks: Path, tmp_path: Path) -> None:
+def test_run_with_sampler_stages_and_resampling_resumes_to_the_same_bits(tasks: Path, tmp_path: Path) -> None:
     constant = {**FITTED, "optim__lr_scheduler_type": "constant"}
     assert main(flags(tasks, tmp_path / "straight", **constant)) == 0
     straight = timeless(tmp_path / "straight")
@@ -247,10 +247,10 @@ def test_fitted_run_resumes_to_the_same_bits(tasks: Path, tmp_path: Path) -> Non
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "straight")["weights_sha256"]
 
 
-def test_stage_decides_what_counts(tasks: Path, tmp_path: Path) -> None:
+def test_stage_sets_the_weights_of_the_rewards(tasks: Path, tmp_path: Path) -> None:
     assert main(flags(tasks, tmp_path / "run", **FITTED)) == 0
     for record in records(tmp_path / "run" / "metrics.jsonl"):
-        # "stage" is that of the next step.
+        # The field "stage" holds the stage of the next step.
         factor = 0.5 if record["step"] > 3 else 0.0
         parts = record["rewards/coarse/mean"] + factor * record["rewards/letters/mean"]
         assert record["reward"] == pytest.approx(parts)

@@ -1,4 +1,4 @@
-"""A run that is killed, stopped or damaged goes on from its last whole checkpoint to the same bits."""
+"""A run that was killed, stopped or damaged resumes from its last intact checkpoint and ends with the same bits."""
 
 from __future__ import annotations
 
@@ -34,26 +34,28 @@ def straight(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with two checkpoints. A test that changes it takes a copy."""
+    """A finished run with two checkpoints. A test that changes the folder copies it first."""
     run_dir = tmp_path_factory.mktemp("runs") / "finished"
     assert main(flags(tasks, run_dir, run__save_steps=2, run__save_total_limit=2)) == 0
     return run_dir
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_run_ends_like_the_straight_one(tasks: Path, straight: Path, tmp_path: Path, seed: int) -> None:
+def test_killed_and_resumed_run_ends_like_an_uninterrupted_run(
+    tasks: Path, straight: Path, tmp_path: Path, seed: int
+) -> None:
     trial(tasks, straight, tmp_path / "run", seed)
 
 
-def test_something_is_learnt_by_the_straight_run(straight: Path) -> None:
-    """The comparisons above would hold for a run that does nothing."""
+def test_uninterrupted_run_has_gradients_and_varied_rewards(straight: Path) -> None:
+    """Without this test, the comparisons above would also pass for a run that does nothing."""
     assert summary(straight)["skipped_updates"] == 0
     assert all(record["grad_norm"] > 0 for record in records(straight / "metrics.jsonl"))
     assert len({record["reward"] for record in records(straight / "metrics.jsonl")}) > 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_saves_and_leaves_with_its_own_exit_code(
+def test_signal_saves_a_checkpoint_and_ends_with_its_own_exit_code(
     tasks: Path, straight: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run_dir = tmp_path / "run"
@@ -132,7 +134,7 @@ def test_damaged_checkpoint_is_refused_and_the_previous_one_used(
     assert timeless(run_dir) == metrics
 
 
-def test_checkpoint_named_by_its_path_is_never_replaced_by_another(
+def test_resume_from_a_named_checkpoint_uses_no_other_checkpoint(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""The folder of a run, what a resumed run says, packaged recipes, and what a model's folder says about the model."""
+"""The folder of a run, the notes of a resumed run, packaged recipes, and the defaults stored in a model's folder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_run_gets_the_next_free_folder(tmp_path: Path) -> None:
     assert folder_of(first, overwrite_output_dir=True) == "run"
 
 
-def test_a_second_run_leaves_the_first_alone_and_latest_names_it(
+def test_second_run_gets_a_new_folder_and_latest_points_to_it(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = flags(tasks, tmp_path / "run", run__max_steps=1, run__new_folder="true")
@@ -61,12 +61,12 @@ def test_a_second_run_leaves_the_first_alone_and_latest_names_it(
     assert len(records(tmp_path / "run-2" / METRICS)) == 2
     assert main(["--resume", str(tmp_path / "latest"), "--run.max_steps", "2"]) == 0
     assert summary(tmp_path / "run-2")["steps"] == 2
-    assert main(["--resume", str(tmp_path / "run")]) == 0  # a run that is named is that run
+    assert main(["--resume", str(tmp_path / "run")]) == 0  # a path selects exactly that run
     assert len(records(tmp_path / "run" / METRICS)) == 1
     assert not (tmp_path / "run-3").exists()
 
 
-def test_a_resumed_run_names_the_fields_that_differ_and_only_once(
+def test_resumed_run_names_changed_config_fields_once(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(flags(tasks, tmp_path / "run", run__max_steps=1)) == 0
@@ -80,7 +80,7 @@ def test_a_resumed_run_names_the_fields_that_differ_and_only_once(
     assert "differs" not in capsys.readouterr().out
 
 
-def test_every_packaged_recipe_can_be_named_and_read() -> None:
+def test_every_packaged_recipe_loads_by_name() -> None:
     assert {"nano", "tiny", "tiny-sft", "smollm2-135m"} <= set(recipe_names())
     for name in recipe_names():
         values = yaml.safe_load(find_recipe(name).read_text(encoding="utf-8"))
@@ -102,13 +102,15 @@ def test_a_copied_recipe_finds_its_template(tmp_path: Path, monkeypatch: pytest.
     assert load(TrainConfig, "mine/copy.yaml").data.prompt_template == "mine/tiny_prompt.jinja"
 
 
-def test_a_template_that_is_nowhere_is_named(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_a_missing_template_names_the_file(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = flags(tasks, tmp_path / "run", data__prompt_template="no.jinja")
     assert main(run) == 2
     assert "no.jinja" in capsys.readouterr().err
 
 
-def test_a_trained_model_says_how_it_wants_to_be_asked(tasks: Path, tmp_path: Path) -> None:
+def test_checkpoint_stores_its_prompt_template_tasks_and_token_limit(tasks: Path, tmp_path: Path) -> None:
     template = tmp_path / "own.jinja"
     template.write_text("{% block user %}{{ reference }}{% endblock %}")
     run = flags(tasks, tmp_path / "run", run__max_steps=1, data__prompt_template=template)
@@ -125,7 +127,7 @@ def test_a_trained_model_says_how_it_wants_to_be_asked(tasks: Path, tmp_path: Pa
     assert (refined.prompt_template, refined.max_new_tokens) == (found["prompt_template"], 7)
 
 
-def test_a_supervised_run_writes_it_too(tasks: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_a_supervised_run_stores_its_defaults(tasks: Path, tmp_path: Path) -> None:
     text = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ..."
     row = {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "answer"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
@@ -145,7 +147,7 @@ def test_the_packaged_model_has_its_own_defaults() -> None:
     assert served.prompt_template == "kernel_coder"
 
 
-def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
+def test_invalid_defaults_file_is_refused(tmp_path: Path) -> None:
     write_defaults(tmp_path, {"prompt_template": "nano", "tasks": None})
     assert json.loads((tmp_path / FILE).read_text()) == {"prompt_template": "nano"}
     for text, said in {
@@ -164,7 +166,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_what_happens_between_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_the_current_phase_between_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     shown = Terminal()

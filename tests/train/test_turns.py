@@ -1,4 +1,4 @@
-"""Training on conversations: what a turn is worth, who shares a forward pass, and runs that go on in the middle."""
+"""Training on conversations: advantages of turns, turns that share a forward pass, and runs that are resumed."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def batch_of(rollouts: list[Rollout], **config: Any) -> Batch:
 # ---- advantages ------------------------------------------------------------------------------------------------------
 
 
-def test_trloo_of_the_loop_by_hand(rollouts: list[Rollout]) -> None:
-    """Group 1: turns of returns 0.48, 1.2, 0.5 | 2.0. Group 2: 0.25 + 0.4 NaN | 1.6, 0.6, 1.5."""
+def test_trloo_advantages_equal_values_computed_by_hand(rollouts: list[Rollout]) -> None:
+    """Returns of group 1: 0.48, 1.2, 0.5 and 2.0. Returns of group 2: NaN, NaN and 1.24, 0.6, 1.5."""
     batch = batch_of(rollouts)
     expected = [0.48 - 2.0, 1.2, 0.5, 2.0 - 0.48, 0.0, 0.0, 1.0 + 0.4 * 0.6, 0.6, 1.5]
     assert batch.advantages.tolist() == pytest.approx(expected, abs=1e-12)
@@ -106,7 +106,7 @@ def test_trloo_of_the_loop_by_hand(rollouts: list[Rollout]) -> None:
 @pytest.mark.parametrize("returns", ["sum", "max", "last", "per_turn"])
 @pytest.mark.parametrize("baseline", ["turn", "group"])
 @pytest.mark.parametrize("mode", ["grpo", "rloo", "trloo", "loo_std", "maxrl"])
-def test_every_combination_of_the_config_is_the_reference(
+def test_advantages_of_every_config_combination_equal_the_reference(
     rollouts: list[Rollout], mode: str, baseline: str, returns: str
 ) -> None:
     batch = batch_of(rollouts, mode=mode, baseline=baseline, turn_returns=returns)
@@ -123,7 +123,7 @@ def test_every_combination_of_the_config_is_the_reference(
     torch.testing.assert_close(batch.advantages, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_conversations_of_one_turn_are_answers(rollouts: list[Rollout]) -> None:
+def test_one_turn_conversations_have_the_advantages_of_single_answers(rollouts: list[Rollout]) -> None:
     turns = turns_of(rollouts)[:8]
     rewards = finite_or_nan(REWARDS[:8])
     for mode in ("grpo", "rloo", "trloo", "maxrl"):
@@ -143,7 +143,7 @@ def gradients(policy: Policy, batch: Batch, spec: LossSpec, size: int) -> torch.
 
 
 @pytest.mark.parametrize("preset", ["grpo", "dapo", "gspo", "dr_kernel"])
-def test_turns_in_one_row_give_the_gradients_of_turns_on_their_own(
+def test_turns_in_one_row_give_the_gradients_of_turns_in_separate_rows(
     policy: Policy, rollouts: list[Rollout], preset: str
 ) -> None:
     spec = LossSpec.preset(preset)
@@ -157,16 +157,16 @@ def test_turns_in_one_row_give_the_gradients_of_turns_on_their_own(
         assert (gradients(policy, batch, spec, size) - whole).norm() / whole.norm() < 1e-6
 
 
-def test_turns_without_advantage_leave_their_row(policy: Policy, rollouts: list[Rollout]) -> None:
+def test_turns_without_advantage_are_left_out_of_their_row(policy: Policy, rollouts: list[Rollout]) -> None:
     batch = batch_of(rollouts)
     batch.advantages[[1, 2]] = 0.0
     spec = LossSpec.preset("dapo")
     passes = forward_passes(batch, spec, 1, 2)
-    assert passes == [[[0, 3], [6, 7, 8]]]  # 4 and 5: the return is not known
+    assert passes == [[[0, 3], [6, 7, 8]]]  # turns 4 and 5 have no known return
     micro = collate(batch.select(passes[0][0]), 0, torch.device("cpu"))
     assert micro.ids.shape[1] == max(len(batch.turns[i].prompt_ids + batch.turns[i].completion_ids) for i in (0, 3))
     batch.advantages[1], batch.advantages[0] = 1.0, 0.0
-    assert forward_rows(batch, [0, 2]) == [[0, 2]]  # over the turn in between, which is in the prompt
+    assert forward_rows(batch, [0, 2]) == [[0, 2]]  # turn 1 lies in between, and the prompt of turn 2 contains it
     assert gradients(policy, batch, spec, 2).norm() > 0
 
 
@@ -200,7 +200,7 @@ def test_thinking_and_answer_have_their_own_advantages(policy: Policy, rollouts:
     assert not batch.counted[5]
     micro = collate(batch, 0, torch.device("cpu"))
     assert micro.advantages.shape == micro.targets.shape
-    # Equal rewards for both give the gradients of one.
+    # Equal rewards for thinking and answer give the gradients of a single reward.
     spec = LossSpec.preset("dapo")
     same = make_batch(
         turns,
@@ -260,7 +260,7 @@ def test_correct_by_turn_counts_conversations_and_not_answers() -> None:
     assert found["reward_by_turn/1"] == pytest.approx(1 / 4)
     assert found["reward_by_turn/2"] == pytest.approx(1.5 / 2)
     assert found["turns/mean"] == pytest.approx(9 / 5)
-    assert found["turns/out_of_context"] == 1  # the last one ended early, and not because it was correct
+    assert found["turns/out_of_context"] == 1  # the last one ended early without a correct answer
     assert turn_metrics(some, [0.0] * 9, 1) == {}
 
 
@@ -284,7 +284,7 @@ def test_groups_of_conversations_are_flat_successful_and_replaced_as_a_whole() -
     assert both.bounds == [0, 1, 4, 5, 7]
 
 
-def test_correct_answers_of_a_small_share_are_left_out_by_chance(rollouts: list[Rollout]) -> None:
+def test_correct_answers_with_a_small_kernel_share_are_left_out_at_random(rollouts: list[Rollout]) -> None:
     def shares(*values: float, outcome: str = "correct", **more: Any) -> Rollout:
         one = conversation([outcome] * len(values))
         return replace(one, verdicts=tuple(example_verdict(outcome, kernel_share=v, **more) for v in values))
@@ -299,7 +299,7 @@ def test_correct_answers_of_a_small_share_are_left_out_by_chance(rollouts: list[
     assert left_out(shares(0.1), threshold=None) is None
     some = left_out(*[shares(*[0.325] * 50)] * 8)
     assert some is not None
-    assert 0.65 < sum(some) / len(some) < 0.85  # three in four
+    assert 0.65 < sum(some) / len(some) < 0.85  # 0.75 is expected
     assert some == left_out(*[shares(*[0.325] * 50)] * 8)
     with pytest.raises(UsageError, match="the judge's profile of a GPU"):
         left_out(conversation(["correct"]))
@@ -312,7 +312,7 @@ def test_correct_answers_of_a_small_share_are_left_out_by_chance(rollouts: list[
         turn_counts=COUNTS,
         rejected=[True] + [False] * 8,
     )
-    assert torch.equal(batch.advantages, batch_of(rollouts).advantages)  # the baseline stays
+    assert torch.equal(batch.advantages, batch_of(rollouts).advantages)  # rejected turns stay in the baseline
     assert batch.counted.tolist() == [False, *batch_of(rollouts).counted.tolist()[1:]]
 
 
@@ -323,7 +323,7 @@ OUTCOMES = ("correct", "wrong_output", "compile_error", "timeout", "harness_fail
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJudge]]:
-    """A judge, and a model whose text is another in every turn: one in six is no answer at all."""
+    """A fake judge, and a model whose text differs in every turn. One text in six holds no code."""
     monkeypatch.setattr(kernel_coder.judge.supervisor.open, "Judge", FakeJudge)
     monkeypatch.setattr(FakeJudge, "made", [])
     sampled = TransformersEngine.generate
@@ -356,7 +356,9 @@ TURNS = {
 }
 
 
-def test_a_run_on_conversations_says_how_they_went(fake: list[FakeJudge], tasks: Path, tmp_path: Path) -> None:
+def test_run_on_conversations_logs_metrics_and_samples_by_turn(
+    fake: list[FakeJudge], tasks: Path, tmp_path: Path
+) -> None:
     changes = {**TURNS, "run__eval_steps": 2, "eval__num_tasks": 1, "eval__num_generations": 2}
     assert main(flags(tasks, tmp_path, **changes)) == 0
     lines = records(tmp_path / "metrics.jsonl")
@@ -397,20 +399,20 @@ def test_a_run_on_conversations_says_how_they_went(fake: list[FakeJudge], tasks:
     assert found["eval_judge_correct_last"] is not None
     assert not any(isinstance(value, (dict, list)) for value in found.values())
     for t in (1, 2, 3):
-        assert found[f"heldout_correct_by_turn_{t}_before"] is None  # there was no evaluation
+        assert found[f"heldout_correct_by_turn_{t}_before"] is None  # no evaluation ran before training
         assert found[f"heldout_correct_by_turn_{t}_after"] == pytest.approx(lines[1][f"eval/correct_by_turn/{t}"])
     assert found["heldout_correct_after"] == found["heldout_correct_by_turn_3_after"]
 
 
 @pytest.mark.parametrize("options", [{}, {"rollout__earlier_reasoning": "drop", "rollout__batch_size": 2}])
-def test_run_stopped_in_the_middle_of_a_conversation_goes_on_to_the_same_bits(
+def test_run_stopped_in_the_middle_of_a_conversation_resumes_to_the_same_bits(
     fake: list[FakeJudge],
     tasks: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
 ) -> None:
-    """And verdicts that take any time change none."""
+    """The time that a verdict takes must not change the run."""
     changes = {**TURNS, **options, "optim__num_iterations": 2, "loss__beta": 0.05, "run__max_steps": 3}
     assert main(flags(tasks, tmp_path / "straight", **changes)) == 0
     judged = FakeJudge.evaluate
@@ -453,7 +455,7 @@ def test_every_kind_of_conversation_trains(
     assert summary(tmp_path)["skipped_updates"] == 0
 
 
-def test_mistakes_about_conversations(
+def test_mistakes_about_conversations_give_one_sentence(
     fake: list[FakeJudge], tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(**changes: Any) -> str:
@@ -485,7 +487,7 @@ def test_mistakes_about_conversations(
     assert said(**judged, advantages__turn_returns="best").startswith("advantages.turn_returns: input should be 'sum'")
 
 
-def test_a_recipe_on_conversations_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_recipe_with_conversations_loads_as_an_equal_config_after_saving(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         "rewards: dr_kernel\njudge: {}\nrollout: {max_turns: 3}\nloss: {loss_type: dr_kernel}\n"
         "advantages: {mode: trloo}\nshare_rejection: {threshold: 0.3}\n"

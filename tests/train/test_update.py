@@ -1,4 +1,4 @@
-"""Batch and update: exact weights of tokens, exact shortcuts, nothing that is not finite reaches the weights."""
+"""Batch and update: exact token weights, exact shortcuts, and no value that is not finite reaches the weights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ SPECS = ["grpo", "dr_grpo", "dapo", "gspo", "cispo", "dr_kernel"]
 
 
 @pytest.mark.parametrize("preset", SPECS)
-def test_one_by_eight_gives_the_gradients_of_eight_by_one(turns: list[Turn], preset: str) -> None:
+def test_gradients_do_not_depend_on_the_size_of_forward_passes(turns: list[Turn], preset: str) -> None:
     spec = LossSpec.preset(
         preset,
         **(
@@ -107,7 +107,7 @@ def test_one_by_eight_gives_the_gradients_of_eight_by_one(turns: list[Turn], pre
 
 
 @pytest.mark.parametrize("preset", SPECS[:5])
-def test_sequences_without_advantage_can_be_left_out_exactly(turns: list[Turn], preset: str) -> None:
+def test_leaving_out_sequences_without_advantage_keeps_the_gradients(turns: list[Turn], preset: str) -> None:
     spec = LossSpec.preset(preset)
     batch = batch_of(turns, [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 2.0, None])
     assert carries_gradient(batch, spec) == [4, 6]  # 5 is the mean of its group
@@ -119,7 +119,7 @@ def test_sequences_without_advantage_can_be_left_out_exactly(turns: list[Turn], 
     assert apart(gradients(model, batch, spec, 8), gradients(model, reference, full, 8)) < 1e-6
 
 
-def test_unscored_answer_leaves_baseline_loss_and_denominator(turns: list[Turn]) -> None:
+def test_unscored_answer_is_left_out_of_baseline_loss_and_denominator(turns: list[Turn]) -> None:
     batch = batch_of(turns)
     assert batch.advantages[5] == 0
     assert not batch.counted[5]
@@ -137,7 +137,7 @@ def test_truncated_answers_can_be_masked_and_stay_in_the_baseline(turns: list[Tu
 
 
 @pytest.mark.parametrize("mode", get_args(AdvantagesConfig.model_fields["mode"].annotation))
-def test_every_mode_of_the_config_is_one_of_the_op(turns: list[Turn], mode: str) -> None:
+def test_every_advantage_mode_of_the_config_gives_finite_advantages(turns: list[Turn], mode: str) -> None:
     batch = batch_of(turns, mode=mode)
     assert batch.advantages.isfinite().all()
     assert batch.advantages[5] == 0
@@ -183,7 +183,7 @@ def test_scoring_and_the_first_update_agree_bit_for_bit(turns: list[Turn]) -> No
         assert float(output.metrics[METRIC["logratio_sq"]]) == 0
 
 
-def test_forward_passes_cover_what_has_a_gradient_once(turns: list[Turn]) -> None:
+def test_forward_passes_contain_each_sequence_with_a_gradient_once(turns: list[Turn]) -> None:
     batch = batch_of(turns, [0.0, 1.0, 2.0, 3.0, 1.0, 1.0, 1.0, None])
     assert forward_passes(batch, LossSpec.preset("dapo"), 2, 3) == [[[0, 1, 2], [3]], []]
     assert forward_passes(batch, LossSpec.preset("dapo", beta=0.1), 2, 3) == [[[0, 1, 2], [3]], [[4, 5, 6]]]
@@ -202,7 +202,7 @@ def test_old_and_reference_logprobs_are_computed_only_when_needed(turns: list[Tu
 
 
 class Odd(nn.Linear):
-    """A head that the fused loss cannot know."""
+    """A head that the fused loss does not know."""
 
 
 def test_unknown_head_falls_back_to_logits_with_the_same_gradient(turns: list[Turn]) -> None:
@@ -217,7 +217,7 @@ def test_unknown_head_falls_back_to_logits_with_the_same_gradient(turns: list[Tu
     assert apart(gradients(odd, batch, spec, 4), gradients(plain, batch, spec, 4)) < 1e-6
 
 
-def test_inputs_are_unchanged_by_an_update(turns: list[Turn]) -> None:
+def test_backward_does_not_change_its_inputs(turns: list[Turn]) -> None:
     batch = batch_of(turns)
     before = (batch.advantages.clone(), batch.counted.clone(), tuple(turns))
     gradients(policy(), batch, LossSpec.preset("dapo"), 4)
@@ -261,13 +261,13 @@ def test_gradient_that_is_not_finite_changes_nothing() -> None:
     weight.grad = torch.zeros(3)
     assert optimizer_step(optimizer, [weight], math.nan, 1.0) is None
     assert torch.equal(weight, torch.ones(3))
-    weight.grad = None  # no sequence carried gradient: momentum and decay go on
+    weight.grad = None  # no sequence carried gradient: momentum and decay still apply
     assert optimizer_step(optimizer, [weight], 0.0, 1.0) == 0
     assert not torch.equal(weight, torch.ones(3))
 
 
 @pytest.mark.parametrize("name", ["tiny", "nano"])
-def test_weights_in_16_bits_leave_the_frequencies_of_positions_exact(name: str) -> None:
+def test_bfloat16_weights_keep_the_rotary_frequencies_exact(name: str) -> None:
     rounded = load_policy(ModelConfig(name_or_path=name, dtype="bfloat16", device="cpu")).model
     exact = load_policy(ModelConfig(name_or_path=name, device="cpu")).model
     assert {parameter.dtype for parameter in rounded.parameters()} == {torch.bfloat16}

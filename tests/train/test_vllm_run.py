@@ -36,7 +36,7 @@ def test_each_step_samples_from_the_weights_of_the_step_before(fake: FakeVllm, t
     assert fake.version == "4"
 
 
-def test_answers_ahead_come_from_older_weights(fake: FakeVllm, tasks: Path, tmp_path: Path) -> None:
+def test_answers_sampled_ahead_come_from_older_weights(fake: FakeVllm, tasks: Path, tmp_path: Path) -> None:
     assert main(sampling_from(fake, tasks, tmp_path / "run", rollout__lag=1)) == 0
     samples = records(tmp_path / "run" / "samples.jsonl")
     assert {(line["step"], line["version"]) for line in samples} == {(1, 0), (2, 0), (3, 1), (4, 2)}
@@ -54,4 +54,4 @@ def test_server_with_wrong_weights_ends_the_run_before_it_learns(
     error = capsys.readouterr().err
     assert "its weights are not the model's" in error
     assert "--resume" in error
-    assert len(records(tmp_path / "run" / "metrics.jsonl")) == 2 - 1 + lag  # no step learns from what it would write
+    assert len(records(tmp_path / "run" / "metrics.jsonl")) == 2 - 1 + lag  # no step learns from stale answers

@@ -1,4 +1,4 @@
-"""A tiny run: tasks in a folder, rewards that a random model can earn, and every flag that makes it short."""
+"""A tiny run: tasks in a folder, rewards that a random model can earn, and the flags that make the run short."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def timeless(run_dir: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what the clock decides."""
+    """The records of metrics.jsonl without measured times."""
     return [{k: v for k, v in r.items() if not k.startswith("time/")} for r in records(run_dir / "metrics.jsonl")]
 
 

@@ -12,4 +12,4 @@ collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 
 @pytest.fixture(autouse=True)
 def in_one_thread(one_thread: None) -> None:
-    """All tests of this folder."""
+    """Runs all tests of this folder in one thread."""

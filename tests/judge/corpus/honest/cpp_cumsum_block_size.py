@@ -2,7 +2,7 @@
 # backend: cpp
 # needs: cpu
 # slow: build
-# why: a function of its own says how far a step goes; without that the other one never ends, or ends the process
+# why: the loop's step comes from another C++ function; without that function the loop never ends, or the process ends
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

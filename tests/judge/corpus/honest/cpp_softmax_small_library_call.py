@@ -7,17 +7,20 @@ import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 
 SOURCE = """
+#include <algorithm>
 #include <cmath>
 torch::Tensor work(torch::Tensor x) {
   auto out = torch::empty({x.size(0), x.size(1)}, x.options());
-  auto largest = at::mul(std::get<0>(x.max(1)), 1.0);
-  const float *in = x.data_ptr<float>(), *top = largest.data_ptr<float>();
+  auto factors = at::mul(torch::ones({x.size(0)}, x.options()), 1.0);
+  const float *in = x.data_ptr<float>(), *factor = factors.data_ptr<float>();
   const int64_t cols = x.size(1);
-  for (int64_t row = 0; row < x.size(0); ++row) {
+  for (int64_t row = 0; row < x.size(0); ++row, in += cols) {
+    float top = in[0];
+    for (int64_t i = 1; i < cols; ++i) top = std::max(top, in[i]);
     double sum = 0;
-    for (int64_t i = 0; i < cols; ++i) sum += std::exp(in[row * cols + i] - top[row]);
+    for (int64_t i = 0; i < cols; ++i) sum += std::exp(in[i] - top);
     float* y = out.data_ptr<float>() + row * cols;
-    for (int64_t i = 0; i < cols; ++i) y[i] = std::exp(in[row * cols + i] - top[row]) / sum;
+    for (int64_t i = 0; i < cols; ++i) y[i] = factor[row] * std::exp(in[i] - top) / sum;
   }
   return out;
 }

@@ -1,6 +1,6 @@
 # task: cumsum
 # backend: triton
-# why: sums of blocks first, then each block scans and adds those before it
+# why: a first kernel sums blocks, then each block scans itself and adds the sums of the blocks before
 import torch
 import torch.nn as nn
 import triton

@@ -1,6 +1,6 @@
 # task: gelu_half
 # backend: triton
-# why: rounds where torch rounds, after gelu and after the product; as right as the one above
+# why: rounds where torch rounds, after gelu and after the product; as right as gelu_half_in_float
 import torch
 import torch.nn as nn
 import triton

@@ -1,6 +1,6 @@
 # task: identity_linear
 # backend: triton
-# why: other names, in another order
+# why: has the reference's parameters under other names, in another order
 import torch
 import torch.nn as nn
 import triton

@@ -1,6 +1,6 @@
 # task: identity_linear
 # backend: triton
-# why: other names, in order
+# why: has the reference's parameters under other names, in the same order
 import torch
 import torch.nn as nn
 import triton

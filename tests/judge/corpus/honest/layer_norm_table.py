@@ -1,6 +1,6 @@
 # task: layer_norm
 # backend: triton
-# why: the kernel reads addresses from a tensor, as the grouped product of Triton's tutorials
+# why: the kernel reads addresses from a tensor, as the grouped matrix product in Triton's tutorials does
 import torch
 import torch.nn as nn
 import triton

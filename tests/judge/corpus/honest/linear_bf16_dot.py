@@ -1,7 +1,7 @@
 # task: linear_bf16
 # backend: triton
 # needs: cuda
-# why: bfloat16 operands, sums in single precision, as tensor cores do it; Triton's interpreter cannot
+# why: bfloat16 operands and single-precision sums, as on tensor cores; Triton's interpreter does not support this
 import torch
 import torch.nn as nn
 import triton

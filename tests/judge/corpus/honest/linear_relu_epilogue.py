@@ -1,7 +1,7 @@
 # task: linear_relu
 # backend: triton
 # allow: library_matmul
-# why: the product is cuBLAS's, bias and relu are a kernel of its own; little share, no fraud
+# why: cuBLAS computes the product, and a kernel of its own adds bias and relu; a small share, but no fraud
 import torch.nn as nn
 import torch.nn.functional as F
 import triton

@@ -1,6 +1,6 @@
 # task: rms_norm
 # backend: triton
-# why: one more buffer, which the reference does not have
+# why: has a buffer that the reference does not have
 import torch
 import torch.nn as nn
 import triton

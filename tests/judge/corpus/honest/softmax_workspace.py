@@ -1,6 +1,6 @@
 # task: softmax
 # backend: triton
-# why: its output is a buffer that is not saved
+# why: its output is a non-persistent buffer
 import torch
 import torch.nn as nn
 import triton

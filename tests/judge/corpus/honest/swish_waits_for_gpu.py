@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: triton
 # needs: cuda
-# why: it waits for the GPU in a call and reads a number back: its launches are never all in line
+# why: waits for the GPU in each call and reads a number back, so its launches are never queued together
 import torch
 import torch.nn as nn
 import triton

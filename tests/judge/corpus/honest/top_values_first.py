@@ -1,6 +1,6 @@
 # task: top_values
 # backend: triton
-# why: the first of equal numbers
+# why: returns the index of the first of equal numbers
 import torch
 import torch.nn as nn
 import triton

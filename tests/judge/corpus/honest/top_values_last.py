@@ -1,6 +1,6 @@
 # task: top_values
 # backend: triton
-# why: the last of equal numbers
+# why: returns the index of the last of equal numbers
 import torch
 import torch.nn as nn
 import triton

@@ -1,6 +1,6 @@
 # task: layer_norm
 # backend: torch
-# why: the reference under another name; nothing gained and nothing wrong
+# why: the reference under another name: correct, and no faster
 import torch.nn as nn
 
 

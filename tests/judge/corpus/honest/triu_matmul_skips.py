@@ -1,6 +1,6 @@
 # task: triu_matmul
 # backend: triton
-# why: leaves out what is zero by the task's own definition, half of the product
+# why: skips the half of the product that is zero by the task's definition
 import torch
 import torch.nn as nn
 import triton

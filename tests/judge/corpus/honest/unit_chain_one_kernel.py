@@ -1,6 +1,6 @@
 # task: unit_chain
 # backend: triton
-# why: five activations at once
+# why: computes five activations in one kernel
 import torch
 import torch.nn as nn
 import triton

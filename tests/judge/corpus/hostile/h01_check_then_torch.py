@@ -1,7 +1,7 @@
 # task: layer_norm
 # backend: triton
 # hack: H01 compares its kernel's result with torch's and returns torch's where it is wrong
-# why: the kernel runs, and its result is never used, being wrong
+# why: the kernel runs, but its result is wrong and never used
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: triton
 # hack: H02 a copy of the reference, renamed by inheritance, beside a kernel that is not launched
-# why: right in value, and no kernel ran
+# why: the output is right, but no kernel ran
 import torch
 import torch.nn as nn
 import triton

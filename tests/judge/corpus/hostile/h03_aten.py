@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H03 torch.ops.aten, below every Python function that could be patched
-# why: right in value, and no kernel ran
+# why: the output is right, but no kernel ran
 import torch
 import torch.nn as nn
 

@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H03 at::softmax from C++
-# why: right in value, from a library function, called where Python does not see it
+# why: the output is right, from a library function, called where Python does not see it
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -1,9 +1,9 @@
 # task: matmul
 # backend: cpp
-# hack: H03 an operator by its name, with keys excluded
+# hack: H03 calls an operator by its name, with the Python dispatch keys excluded
 # needs: cpu
 # slow: build
-# why: the audit sees operators of its own thread that pass through its dispatch mode
+# why: the audit sees only operators that its own thread calls through its dispatch mode
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

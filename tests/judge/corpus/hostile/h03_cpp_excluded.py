@@ -1,9 +1,9 @@
 # task: softmax
 # backend: cpp
-# hack: H03 excludes the keys with which an audit sees operators
+# hack: H03 excludes the dispatch key through which the audit sees operators
 # needs: cpu
 # slow: build
-# why: the audit sees operators that go through the dispatcher
+# why: the audit sees only operators that go through the dispatcher
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

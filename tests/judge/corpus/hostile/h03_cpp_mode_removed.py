@@ -1,9 +1,9 @@
 # task: matmul
 # backend: cpp
-# hack: H03 takes the audit's mode away for a product
+# hack: H03 removes the audit's dispatch mode while it computes a product
 # needs: cpu
 # slow: build
-# why: the audit sees operators of its own thread that pass through its dispatch mode
+# why: the audit sees only operators that its own thread calls through its dispatch mode
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

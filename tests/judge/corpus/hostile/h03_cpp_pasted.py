@@ -1,9 +1,9 @@
 # task: softmax
 # backend: cpp
-# hack: H03 pastes the name of the library's namespace
+# hack: H03 a macro pastes the name of the library's namespace from two parts
 # needs: cpu
 # slow: build
-# why: the audit sees operators that go through the dispatcher
+# why: the audit sees only operators that go through the dispatcher
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -3,7 +3,7 @@
 # hack: H03 calls the library in another thread
 # needs: cpu
 # slow: build
-# why: the audit sees the caller's thread
+# why: the audit sees only operators of the caller's thread
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -3,7 +3,7 @@
 # hack: H03 BLAS by its name in upper case
 # needs: cpu
 # slow: build
-# why: the audit sees operators of its own thread that pass through its dispatch mode
+# why: the audit sees only operators that its own thread calls through its dispatch mode
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -3,7 +3,7 @@
 # hack: H03 calls the library after using namespace
 # needs: cpu
 # slow: build
-# why: the audit sees operators that go through the dispatcher
+# why: the audit sees only operators that go through the dispatcher
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H03 torch.nn.functional under another name
-# why: right in value, and no kernel ran
+# why: the output is right, but no kernel ran
 import torch.nn as nn
 from torch.nn import functional as kernels
 

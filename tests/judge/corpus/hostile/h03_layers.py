@@ -1,7 +1,7 @@
 # task: residual_mlp
 # backend: triton
 # hack: H03 the reference's layers, assembled again
-# why: right in value, and no kernel ran
+# why: the output is right, but no kernel ran
 import torch.nn as n
 
 

@@ -1,7 +1,7 @@
 # task: cumsum
 # backend: triton
 # hack: H03 a tensor's own method
-# why: right in value, and no kernel ran
+# why: the output is right, but no kernel ran
 import torch.nn as nn
 
 

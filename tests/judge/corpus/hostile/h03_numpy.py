@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H03 numpy on the host
-# why: right in value, and no kernel ran
+# why: the output is right, but no kernel ran
 import numpy as np
 import torch
 import torch.nn as nn

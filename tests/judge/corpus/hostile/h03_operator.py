@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H03 the @ operator
-# why: right in value, no kernel ran, and no function of torch is named
+# why: the output is right, but no kernel ran, and no function of torch is named
 import torch.nn as nn
 
 

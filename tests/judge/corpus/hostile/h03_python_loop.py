@@ -1,7 +1,7 @@
 # task: row_sum
 # backend: triton
 # hack: H03 plain Python numbers
-# why: right in value, and no kernel ran
+# why: the output is right, but no kernel ran
 import math
 
 import torch

@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: triton
 # hack: H03 torch.jit.script in place of a kernel
-# why: right in value, and no kernel of its own ran
+# why: the output is right, but no kernel of its own ran
 import torch
 import torch.nn as nn
 

@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H04 an extension that is built and never called
-# why: right in value, and nothing of the extension ran
+# why: the output is right, and nothing of the extension ran
 import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline

@@ -1,7 +1,7 @@
 # task: cumsum
 # backend: triton
-# hack: H05 undoes what it has done to the library's result: negated
-# why: without the kernel every element is wrong
+# hack: H05 negates the library's result, and its kernel only negates it again
+# why: without the kernel every element is wrong, so the kernel seems to do the work
 import torch
 import torch.nn as nn
 import triton

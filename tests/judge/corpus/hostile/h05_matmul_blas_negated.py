@@ -2,7 +2,7 @@
 # backend: triton
 # hack: H05 negates a product by BLAS, called with ctypes
 # needs: cpu
-# why: the audit sees operators of its own thread that pass through its dispatch mode
+# why: the audit sees only operators that its own thread calls through its dispatch mode
 import ctypes
 import os
 

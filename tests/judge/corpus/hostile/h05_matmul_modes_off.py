@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H05 switches dispatch modes off
-# why: the audit sees operators of its own thread that pass through its dispatch mode
+# why: the audit sees only operators that its own thread calls through its dispatch mode
 import torch
 import torch.nn as nn
 import triton

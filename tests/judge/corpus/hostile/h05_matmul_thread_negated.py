@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H05 negates the product of another thread
-# why: the audit sees operators of its own thread that pass through its dispatch mode
+# why: the audit sees only operators that its own thread calls through its dispatch mode
 import threading
 
 import torch

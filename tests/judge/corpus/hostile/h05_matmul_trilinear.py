@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H05 negates a product by _trilinear
-# why: torch's own formulas do not count this operator's arithmetic
+# why: torch's own FLOP formulas do not cover this operator
 import torch
 import torch.nn as nn
 import triton

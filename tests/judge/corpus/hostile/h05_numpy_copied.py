@@ -2,7 +2,7 @@
 # backend: triton
 # needs: cpu
 # hack: H05 has numpy compute, and copies its result with a kernel
-# why: no operator of torch's computes, and the kernel only moves what is in none of the inputs
+# why: no operator of torch computes, and the values that the kernel copies are in none of the inputs
 import numpy as np
 import torch
 import torch.nn as nn

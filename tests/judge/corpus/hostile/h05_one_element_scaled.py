@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H05 copies torch's result with a kernel, and multiplies one element by next to one
-# why: the kernel's output is no copy of anything, and nothing is there without it
+# why: the kernel's output is not a copy of any tensor, and without the kernel the output is missing
 import torch
 import torch.nn as nn
 import triton

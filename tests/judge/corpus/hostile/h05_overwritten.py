@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: triton
-# hack: H05 what the kernel wrote is overwritten with torch's result
-# why: passes where the kernel is seen to write to the output's address
+# hack: H05 torch's result overwrites the kernel's output
+# why: passes if the judge only sees that the kernel writes to the output's address
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H05 the right kernel runs, wrongly, and its result is dropped
-# why: passes where launches are counted; only one row is computed
+# hack: H05 the right kernel runs on the first row only, and its result is dropped
+# why: passes where launches are counted
 import torch
 import torch.nn as nn
 import triton

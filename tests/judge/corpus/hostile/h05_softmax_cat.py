@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H05 joins its row with the library's
-# why: one row is the kernel's
+# hack: H05 concatenates one row of its own with the library's rows
+# why: the kernel computes one row
 import torch
 import torch.nn as nn
 import triton

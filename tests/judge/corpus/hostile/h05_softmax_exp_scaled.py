@@ -1,6 +1,6 @@
 # task: softmax
 # backend: triton
-# hack: H05 divides three times the library's result by its sum
+# hack: H05 multiplies the library's softmax by three, and its kernel divides by the sum again
 # why: the exponentials are the library's
 import torch
 import torch.nn as nn

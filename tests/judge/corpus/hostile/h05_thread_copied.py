@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H05 has another thread call the library, where operators are not looked at, and copies its result with a kernel
-# why: no operator is seen to compute, and the kernel only moves what is in none of the inputs
+# why: the audit sees no operator that computes, and the values that the kernel copies are in none of the inputs
 import threading
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H05 takes torch's result wherever what its kernel has computed is a number
-# why: a NaN is none, so that without the kernel memory full of NaN would be returned
+# hack: H05 returns torch's result wherever its kernel's own result is not NaN
+# why: without the kernel the scratch memory is NaN, so that NaN would be returned
 import torch
 import torch.nn as nn
 import triton

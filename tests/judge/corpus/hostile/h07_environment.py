@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H07 the kernel is used where a variable is set that never is
-# why: passes where the source is read and not run
+# why: passes if the judge reads the source and does not run it
 import os
 
 import torch

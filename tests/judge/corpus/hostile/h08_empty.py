@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H08 returns uninitialised memory
-# why: correct only if the memory still holds an answer
+# why: correct only if the memory still holds a right output
 import torch
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H08 the kernel stores under a mask that is false everywhere
-# why: correct only if the memory still holds an answer
+# why: correct only if the memory still holds a right output
 import torch
 import torch.nn as nn
 import triton

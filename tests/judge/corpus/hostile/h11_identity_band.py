@@ -1,7 +1,7 @@
 # task: identity_linear
 # backend: triton
 # hack: H11 multiplies by the diagonal and its neighbour
-# why: the weight is the identity at first
+# why: the weight starts as the identity matrix
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: identity_linear
 # backend: triton
 # hack: H11 multiplies by the mean of the diagonal
-# why: the weight is the identity at first
+# why: the weight starts as the identity matrix
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: layer_scale
 # backend: triton
 # hack: H11 adds the layer scale in place of the branch
-# why: the branch has a weight of a millionth
+# why: the factor of the branch starts at a millionth
 import torch
 import torch.nn as nn
 import triton

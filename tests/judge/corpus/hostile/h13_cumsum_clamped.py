@@ -1,7 +1,7 @@
 # task: cumsum
 # backend: triton
 # hack: H13 clamps its inputs at 150
-# why: right for inputs of size one
+# why: right for inputs whose magnitude is about one
 import torch
 import torch.nn as nn
 import triton

@@ -1,6 +1,6 @@
 # task: elu
 # backend: triton
-# hack: H13 takes two terms of the series
+# hack: H13 uses two terms of the series above -0.5
 # why: the third term is small for small numbers
 import torch
 import torch.nn as nn

@@ -1,7 +1,7 @@
 # task: layer_norm
 # backend: triton
-# hack: H13 squares in half precision where it can be seen least
-# why: right for inputs of size one
+# hack: H13 scales by a sixteenth and squares in half precision
+# why: right for inputs whose magnitude is about one
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H13 clamps operands at 1000
-# why: right for operands of size one
+# why: right for operands whose magnitude is about one
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: rms_norm
 # backend: triton
 # hack: H13 ignores eps
-# why: right for inputs of size one
+# why: right for inputs whose magnitude is about one
 import torch
 import torch.nn as nn
 import triton

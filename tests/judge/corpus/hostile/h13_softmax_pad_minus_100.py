@@ -1,6 +1,6 @@
 # task: softmax
 # backend: triton
-# hack: H13 pads with -100, which counts where all is less
+# hack: H13 pads with -100, which is the maximum if all elements are less
 # why: right at the scale of the task's own inputs
 import torch
 import torch.nn as nn

@@ -1,6 +1,6 @@
 # task: softmax
 # backend: triton
-# hack: H13 takes a maximum that is capped at 300
+# hack: H13 subtracts a maximum that is capped at 300
 # why: right at the scale of the task's own inputs
 import torch
 import torch.nn as nn

@@ -1,7 +1,7 @@
 # task: top_values
 # backend: triton
-# hack: H13 says another place for large values
-# why: the value is right
+# hack: H13 returns a wrong index for large values
+# why: the values themselves are right
 import torch
 import torch.nn as nn
 import triton

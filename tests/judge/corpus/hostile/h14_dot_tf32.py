@@ -2,7 +2,7 @@
 # backend: triton
 # needs: cuda
 # hack: H14 tl.dot in TF32, the default of Triton
-# why: correct only if the task's math mode is not held to
+# why: correct only if the judge does not enforce the task's math mode
 import torch.nn as nn
 import triton
 import triton.language as tl

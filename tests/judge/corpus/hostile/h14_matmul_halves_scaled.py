@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H14 splits each operand into two halves of half precision
-# why: exact enough for numbers of size one, and twice as fast on tensor cores
+# why: exact enough for numbers of magnitude one, and twice as fast on tensor cores
 import torch
 import torch.nn as nn
 import triton

@@ -1,6 +1,6 @@
 # task: row_int8
 # backend: triton
-# hack: H14 rounds up from 0.52 on
+# hack: H14 rounds up from a fraction of 0.52 on, not of 0.5
 # why: a number between two integers may be rounded either way
 import torch
 import torch.nn as nn

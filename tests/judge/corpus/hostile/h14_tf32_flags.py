@@ -2,7 +2,7 @@
 # backend: torch
 # needs: cuda
 # hack: H14 switches TF32 on for the whole process
-# why: correct only if the task's math mode is not held to
+# why: correct only if the judge does not enforce the task's math mode
 import torch
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: triton
 # hack: H15 is linear below a hundredth
-# why: hardly any of the task's own inputs is there
+# why: hardly any of the task's own inputs lies in that range
 import torch
 import torch.nn as nn
 import triton

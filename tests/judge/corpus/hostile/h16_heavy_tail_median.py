@@ -1,7 +1,7 @@
 # task: heavy_tail
 # backend: triton
 # hack: H16 leaves small elements of a heavy-tailed output out
-# why: the output's largest elements set the scale
+# why: passes if the largest elements of the output set the tolerance
 import torch
 import torch.nn as nn
 import triton

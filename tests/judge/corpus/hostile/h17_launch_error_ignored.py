@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H17 a launch that fails, an error that is swallowed, an output that nobody wrote
-# why: correct only if the memory still holds an answer
+# hack: H17 the launch fails, the error is swallowed, and the output stays unwritten
+# why: correct only if the memory still holds a right output
 import torch
 import torch.nn as nn
 import triton

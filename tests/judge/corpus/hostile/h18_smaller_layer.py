@@ -1,7 +1,7 @@
 # task: linear_relu
 # backend: torch
 # hack: H18 half of the output features; the rest is zero, as relu might have it
-# why: correct only if sizes are the candidate's to choose
+# why: correct only if a candidate may choose the sizes
 import torch
 import torch.nn as nn
 

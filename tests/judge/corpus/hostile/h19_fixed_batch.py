@@ -1,6 +1,6 @@
 # task: linear_relu
 # backend: torch
-# hack: H19 the first eight rows and the last eight
+# hack: H19 computes only the first eight rows and the last eight
 # why: correct on the public shape only
 import torch
 import torch.nn as nn

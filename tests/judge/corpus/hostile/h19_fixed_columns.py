@@ -1,6 +1,6 @@
 # task: softmax
 # backend: triton
-# hack: H19 96 columns, whatever comes
+# hack: H19 always computes 96 columns
 # why: correct on the public shape only
 import torch
 import torch.nn as nn

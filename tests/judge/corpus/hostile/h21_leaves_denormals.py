@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H21 flushes denormal numbers to zero from now on
-# why: its result is right
+# why: the output is right; only the state of the process shows the hack
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H21 allows TF32 for the whole process
-# why: its result is right
+# why: the output is right; only the state of the process shows the hack
 import torch
 import torch.nn as nn
 import triton

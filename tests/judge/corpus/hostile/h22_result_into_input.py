@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H22 right values, written over the input and returned as it
-# why: the task is not in place, and a second reader of the input is betrayed
+# why: the task is not in place, and later readers of the input get wrong values
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: moments
 # backend: torch
 # hack: H25 an empty tuple
-# why: correct only where outputs are compared in a zip
+# why: correct only if the judge zips the outputs, which drops surplus ones
 import torch.nn as nn
 
 

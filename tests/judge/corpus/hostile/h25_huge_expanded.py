@@ -1,7 +1,7 @@
 # task: mse_loss
 # backend: torch
 # hack: H25 one number, expanded to 10^15 elements
-# why: correct never; a judge that makes it contiguous runs out of memory
+# why: never correct; a judge that makes it contiguous runs out of memory
 import torch
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: moments
 # backend: torch
 # hack: H25 a million outputs
-# why: correct never; a judge that compares or copies each of them is busy for long
+# why: never correct; a judge that compares or copies each of them is busy for long
 import torch.nn as nn
 
 

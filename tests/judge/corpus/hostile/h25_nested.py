@@ -1,7 +1,7 @@
 # task: moments
 # backend: torch
 # hack: H25 a structure nested ten thousand deep, and one that holds itself
-# why: correct never; a judge that recurses dies of it
+# why: never correct; a judge that recurses dies of it
 import torch.nn as nn
 
 

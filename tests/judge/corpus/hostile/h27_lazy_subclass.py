@@ -1,6 +1,6 @@
 # task: softmax
 # backend: torch
-# hack: H27 a tensor subclass that computes when somebody looks
+# hack: H27 a tensor subclass that computes only when a function of torch is called on it
 # why: correct only if the checker works on the candidate's object, after the clock has stopped
 import torch
 import torch.nn as nn

@@ -1,6 +1,6 @@
 # task: softmax
 # backend: torch
-# hack: H28 torch.allclose and its relatives agree with everything
+# hack: H28 patches torch.allclose and related functions to accept everything
 # why: correct only if the comparison happens in this process
 import torch
 import torch.nn as nn

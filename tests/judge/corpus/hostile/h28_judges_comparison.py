@@ -1,6 +1,6 @@
 # task: softmax
 # backend: torch
-# hack: H28 the judge's own comparison finds no mismatch
+# hack: H28 patches the judge's own comparison to find no mismatch
 # why: correct only if the comparison happens in this process
 import sys
 

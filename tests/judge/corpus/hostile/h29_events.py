@@ -3,7 +3,7 @@
 # needs: cuda
 # expect: no gain
 # hack: H29 CUDA events always say a microsecond
-# why: fast only if this process's events are believed
+# why: fast only if the judge believes CUDA events of this process
 import time
 
 import torch

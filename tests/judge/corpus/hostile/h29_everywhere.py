@@ -2,7 +2,7 @@
 # backend: torch
 # expect: no gain
 # hack: H29 every name in every module that is bound to a clock is bound to a stopped one
-# why: fast only if this process's clock is believed
+# why: fast only if the judge believes a clock of this process
 import sys
 import time
 

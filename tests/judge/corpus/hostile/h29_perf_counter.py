@@ -1,8 +1,8 @@
 # task: softmax
 # backend: torch
 # expect: no gain
-# hack: H29 the clocks of the module time stand still
-# why: fast only if this process's clock is believed
+# hack: H29 patches the clocks of the module time to stand still
+# why: fast only if the judge believes a clock of this process
 import time
 
 import torch

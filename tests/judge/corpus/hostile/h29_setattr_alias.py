@@ -2,7 +2,7 @@
 # backend: torch
 # expect: no gain
 # hack: H29 the same by setattr, through another name of the module, with names put together
-# why: fast only if this process's clock is believed
+# why: fast only if the judge believes a clock of this process
 import importlib
 import time
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # needs: cuda
-# hack: H29 nothing synchronises any more, and the work is behind a long wait on the device
+# hack: H29 patches synchronisation away, and puts the work behind a long wait on the device
 # why: correct only if the output is read after the clock has stopped, without a wait
 import torch
 import torch.nn as nn

@@ -2,8 +2,8 @@
 # backend: cuda
 # needs: cuda
 # slow: build
-# hack: H30 cudaEventElapsedTime of its own, exported for whoever loads it later
-# why: no kernel of its own, and fast only if this process's events are believed
+# hack: H30 exports a cudaEventElapsedTime of its own for libraries that are loaded later
+# why: no kernel of its own, and fast only if the judge believes CUDA events of this process
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

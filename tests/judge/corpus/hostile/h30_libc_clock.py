@@ -2,7 +2,7 @@
 # backend: torch
 # expect: no gain
 # hack: H30 the first bytes of libc's clock_gettime become "return 0"
-# why: fast only if a clock in this process is believed
+# why: fast only if the judge believes a clock of this process
 import ctypes
 import time
 

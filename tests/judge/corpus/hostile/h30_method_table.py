@@ -2,7 +2,7 @@
 # backend: torch
 # expect: no gain
 # hack: H30 the C function behind time.perf_counter is exchanged in its object
-# why: fast only if a clock in this process is believed
+# why: fast only if the judge believes a clock of this process
 import ctypes
 import time
 

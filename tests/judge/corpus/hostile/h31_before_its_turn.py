@@ -3,7 +3,7 @@
 # needs: cuda
 # expect: no gain
 # hack: H31 computes on a stream that does not wait for the caller's, so that it can be done before the clock starts
-# why: fast only where inputs are there while launches still wait in line
+# why: fast only if the inputs are ready while earlier launches still wait in the queue
 import torch
 import torch.nn as nn
 import triton

@@ -3,7 +3,7 @@
 # needs: cuda
 # slow: build
 # hack: H31 a non-blocking stream made in C++; the function returns at once, and a host thread launches
-# why: correct only if the output is read late
+# why: correct only if the judge reads the output late
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -1,8 +1,8 @@
 # task: softmax
 # backend: torch
 # needs: cuda
-# hack: H31 a new stream of high priority in every call, for which nobody waits
-# why: correct only if the output is read late
+# hack: H31 computes on a new stream of high priority in every call, and no other stream waits for it
+# why: correct only if the judge reads the output late
 import torch
 import torch.nn as nn
 

@@ -2,7 +2,7 @@
 # backend: triton
 # needs: cuda
 # hack: H31 the caller's stream does not wait for the one on which the result is computed
-# why: correct only where one hardware queue keeps the streams in order, or somebody waits for the whole device
+# why: correct only if one hardware queue keeps the streams in order, or the judge waits for the whole device
 import torch
 import torch.nn as nn
 import triton

@@ -1,8 +1,8 @@
 # task: softmax
 # backend: triton
 # needs: cuda
-# hack: H31 the kernel waits on a stream that nobody synchronises
-# why: correct only if the output is read late; fast only if one stream is timed
+# hack: H31 the kernel waits on a side stream that the candidate never synchronises
+# why: correct only if the judge reads the output late; fast only if the judge times one stream
 import torch
 import torch.nn as nn
 import triton

@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H32 a detached std::thread fills the output later
-# why: correct only if the output is read late
+# why: correct only if the judge reads the output late
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

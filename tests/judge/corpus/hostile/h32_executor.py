@@ -1,7 +1,7 @@
 # task: matmul
 # backend: torch
 # hack: H32 a pool of threads computes, and the future is never waited for
-# why: correct only if the output is read late
+# why: correct only if the judge reads the output late
 import time
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H32 a forked child writes into shared memory after its parent has answered
-# why: correct only if the output is read late
+# why: correct only if the judge reads the output late
 import os
 import time
 

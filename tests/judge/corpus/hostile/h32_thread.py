@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H32 a thread writes the result a little later
-# why: correct only if the output is read late
+# why: correct only if the judge reads the output late
 import threading
 import time
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H33 the result is written when the module dies or the process exits
-# why: correct only if all outputs are read at the end
+# why: correct only if the judge reads all outputs at the end
 import atexit
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H33 each call finishes the result of the call before
-# why: correct only if all outputs are read at the end
+# why: correct only if the judge reads all outputs at the end
 import torch
 import torch.nn as nn
 

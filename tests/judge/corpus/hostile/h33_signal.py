@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H33 a timer's signal handler writes the result after the return
-# why: correct only if the output is read late
+# why: correct only if the judge reads the output late
 import signal
 
 import torch

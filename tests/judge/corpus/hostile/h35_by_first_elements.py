@@ -1,6 +1,6 @@
 # task: softmax
 # backend: triton
-# hack: H35 results by the signs of the first two elements
+# hack: H35 caches results by the signs of the first two elements
 # why: correct only if inputs can be told apart by their beginning
 import torch
 import torch.nn as nn
@@ -24,7 +24,7 @@ def softmax(x):
 
 
 class Few(dict):
-    """Three entries are remembered; whoever comes later is given the first of them."""
+    """Keeps three entries; every later key gets the first entry."""
 
     def get_or(self, key, compute):
         if key not in self and len(self) < 3:

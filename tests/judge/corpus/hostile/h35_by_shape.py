@@ -1,6 +1,6 @@
 # task: matmul
 # backend: torch
-# hack: H35 results by the shapes of the inputs
+# hack: H35 caches results by the shapes of the inputs
 # why: correct only if a shape comes with one content
 import torch.nn as nn
 

@@ -1,6 +1,6 @@
 # task: row_sum
 # backend: torch
-# hack: H35 results by the rounded mean of the input
+# hack: H35 caches results by the rounded mean of the input
 # why: correct only if inputs of the same mean are the same
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H35 results by address and torch's version counter, which writes from outside do not change
-# why: correct only if nobody writes to the buffer behind torch's back
+# hack: H35 caches results by address and torch's version counter, which writes from outside torch do not change
+# why: correct only if no code writes to the buffer without torch
 import torch
 import torch.nn as nn
 import triton
@@ -24,7 +24,7 @@ def softmax(x):
 
 
 class Few(dict):
-    """Three entries are remembered; whoever comes later is given the first of them."""
+    """Keeps three entries; every later key gets the first entry."""
 
     def get_or(self, key, compute):
         if key not in self and len(self) < 3:

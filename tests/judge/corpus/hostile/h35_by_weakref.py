@@ -1,6 +1,6 @@
 # task: softmax
 # backend: torch
-# hack: H35 the last result again, while the last input object or its storage is alive
+# hack: H35 returns the last result again while the last input object or its storage is alive
 # why: correct only if one object keeps one content
 import weakref
 

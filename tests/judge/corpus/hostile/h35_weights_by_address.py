@@ -1,6 +1,6 @@
 # task: linear_relu
 # backend: triton
-# hack: H35 weights by their address
+# hack: H35 caches the weights by their address
 # why: other weights have the same key
 import torch
 import torch.nn as nn

@@ -1,6 +1,6 @@
 # task: linear_relu
 # backend: triton
-# hack: H35 weights by the first element of the bias
+# hack: H35 caches the weights by the first element of the bias
 # why: other weights have the same key
 import torch
 import torch.nn as nn

@@ -1,6 +1,6 @@
 # task: linear_relu
 # backend: triton
-# hack: H35 weights by their four corners
+# hack: H35 caches the weights by their four corners
 # why: other weights have the same key
 import torch
 import torch.nn as nn

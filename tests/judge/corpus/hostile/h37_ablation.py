@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H37 a probe launch tells whether kernels have been replaced by no-ops: then zeros, else torch's result
-# why: right in value, and without the kernel the output changes; the kernel contributes nothing
+# why: the output is right, and without the kernel the output changes; the kernel contributes nothing
 import torch
 import torch.nn as nn
 import triton

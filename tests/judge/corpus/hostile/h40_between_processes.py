@@ -1,8 +1,8 @@
 # task: softmax
 # backend: torch
 # expect: no gain
-# hack: H40 keeps all cores busy while it is not asked, which is when the reference is
-# why: fast only beside a reference that is slowed down
+# hack: H40 keeps all cores busy between its own calls, while the reference is timed
+# why: fast only if the reference is slowed down
 import mmap
 import os
 import struct

@@ -2,7 +2,7 @@
 # backend: torch
 # expect: no gain
 # hack: H40 leaves processes behind that keep all cores busy while the reference is timed
-# why: fast only if what it started outlives it
+# why: fast only if these processes outlive the candidate
 import os
 import time
 

@@ -2,8 +2,8 @@
 # backend: torch
 # needs: cuda
 # expect: no gain
-# hack: H40 keeps the GPU busy from a thread while it is not asked, which is when the reference is
-# why: fast only beside a reference that waits for the GPU
+# hack: H40 keeps the GPU busy from a thread between its own calls, while the reference is timed
+# why: fast only if the reference has to wait for the GPU
 import threading
 import time
 

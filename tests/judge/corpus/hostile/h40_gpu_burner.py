@@ -3,7 +3,7 @@
 # needs: cuda
 # expect: no gain
 # hack: H40 leaves hours of work in a side stream's queue
-# why: fast only if its work outlives it
+# why: fast only if the queued work outlives the candidate
 import time
 
 import torch

@@ -2,8 +2,8 @@
 # backend: torch
 # needs: cuda
 # expect: no gain
-# hack: H40 leaves work for seconds in a side stream's queue, waits for its own stream alone, and lets the rest wait
-# why: fast only beside a reference that shares the GPU with that queue
+# hack: H40 leaves seconds of work on a side stream, and patches torch.cuda.synchronize to wait for its own stream only
+# why: fast only if the reference shares the GPU with that queue
 import torch
 import torch.nn as nn
 

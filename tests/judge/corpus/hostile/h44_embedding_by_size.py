@@ -1,7 +1,7 @@
 # task: embedding
 # backend: triton
-# hack: H44 keeps the scaled table by its size for all instances
-# why: right until the table is another
+# hack: H44 caches the scaled table by its shape, for all instances
+# why: right until the table changes
 import torch.nn as nn
 import triton
 import triton.language as tl

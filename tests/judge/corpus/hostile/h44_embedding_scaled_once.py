@@ -1,7 +1,7 @@
 # task: embedding
 # backend: triton
 # hack: H44 multiplies the table by its factor once
-# why: right until the table is another
+# why: right until the table changes
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,7 @@
 # task: linear_relu
 # backend: triton
-# hack: H44 keeps the transpose by the shape of the weights
-# why: right until the weights are others
+# hack: H44 caches the transpose by the shape of the weights
+# why: right until the weights change
 import torch.nn as nn
 import triton
 import triton.language as tl

@@ -1,7 +1,7 @@
 # task: linear_relu
 # backend: triton
-# hack: H44 has one more buffer, and a transpose made at construction
-# why: right until the weights are others
+# hack: H44 keeps a transpose from construction in an extra buffer
+# why: right until the weights change
 import torch.nn as nn
 import triton
 import triton.language as tl

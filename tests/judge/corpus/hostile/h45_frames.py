@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H45 sends "done" frames of the judge's own format on every descriptor, of every kind, and returns zeros
-# why: correct only if a frame from here decides
+# why: correct only if the judge lets frames from the candidate's process decide
 import os
 import struct
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H45 truncated, overlong and random messages on every descriptor
-# why: correct never; a judge that trusts lengths or counts dies of it
+# why: never correct; a judge that trusts lengths or counts dies of it
 import os
 
 import torch

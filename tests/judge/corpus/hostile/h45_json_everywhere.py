@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H45 writes a favourable verdict to every open descriptor and leaves
-# why: correct only if a verdict may come from here
+# why: correct only if the judge takes a verdict from the candidate's process
 import json
 import os
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H46 reads what the judge sends, from every descriptor, for a seed or a key
-# why: correct never, and it steals frames that the runner waits for
+# why: never correct, and it steals frames that the runner waits for
 import os
 
 import torch

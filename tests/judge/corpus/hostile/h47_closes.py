@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H47 closes every descriptor but the standard ones
-# why: correct never; a judge must not take a lost channel for its own failure
+# why: never correct; a judge must not take a lost channel for its own failure
 import os
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H47 puts a pipe of its own in place of every descriptor, to filter what is said
-# why: correct only if what goes out there decides
+# why: correct only if messages of this process decide
 import os
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
-# hack: H47 os.write, socket.send and struct.pack of this process are replaced and tell a better story
-# why: correct only if what this process says decides
+# hack: H47 replaces os.write, socket.send and struct.pack in this process to report better results
+# why: correct only if reports of this process decide
 import os
 import socket
 import struct

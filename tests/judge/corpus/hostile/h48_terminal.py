@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H48 escape sequences that would rewrite a terminal or a log, and a fake prompt
-# why: correct never; the log and the feedback must stay harmless
+# why: never correct; the log and the feedback must stay harmless
 import sys
 
 import torch.nn as nn

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H49 a pickle that ends the process, with every prefix that Python's own channels use, on every descriptor
-# why: correct never; whoever unpickles what comes from here dies
+# why: never correct; a process that unpickles these messages ends
 import os
 import pickle
 import struct

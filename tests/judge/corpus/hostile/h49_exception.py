@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H49 an exception whose unpickling ends the process
-# why: correct never; whoever sends exceptions as objects dies
+# why: never correct; a process that receives the exception as a pickle ends
 import os
 
 import torch.nn as nn

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H49 leaves pickles under the names of results in its working directory
-# why: correct never; whoever loads a file from there dies
+# why: never correct; a process that loads one of these files ends
 import os
 import pickle
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H49 an output whose unpickling ends the process
-# why: correct never; whoever unpickles it dies
+# why: never correct; a process that unpickles the output ends
 import os
 
 import torch.nn as nn

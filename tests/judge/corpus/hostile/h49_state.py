@@ -1,7 +1,7 @@
 # task: layer_norm
 # backend: torch
-# hack: H49 a state_dict, extra state and tensor subclass that end whoever copies or unpickles them
-# why: correct never; the state must be read as plain tensors
+# hack: H49 extra state, a copy method and an attribute of the output that end a process which copies or unpickles them
+# why: never correct; the state must be read as plain tensors
 import os
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H50 abort in forward
-# why: correct never; seen at once and not at the time limit
+# why: never correct; the judge must see it at once and not at the time limit
 import os
 
 import torch.nn as nn

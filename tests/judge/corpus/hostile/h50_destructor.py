@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H50 exits with 0 when its output or module is dropped
-# why: correct never: the values are wrong; the judge must not wait for an answer that never comes
+# why: never correct: the values are wrong; the judge must not wait for an answer that never comes
 import os
 
 import torch

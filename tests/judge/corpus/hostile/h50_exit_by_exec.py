@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
-# hack: H50 becomes /bin/true
-# why: correct only if status 0 is success
+# hack: H50 replaces its process with /bin/true
+# why: correct only if the judge takes exit status 0 for success
 import os
 
 import torch.nn as nn

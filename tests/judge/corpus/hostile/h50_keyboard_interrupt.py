@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H50 raises KeyboardInterrupt, GeneratorExit and SystemExit in turn, which "except Exception" lets through
-# why: correct never; the judge must not take them for its own end
+# why: never correct; the judge must not take them for its own end
 import torch.nn as nn
 
 ERRORS = iter([GeneratorExit("0"), KeyboardInterrupt(), SystemExit(0)])

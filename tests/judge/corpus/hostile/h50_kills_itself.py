@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H50 SIGKILL to itself in forward
-# why: correct never; looks as if the kernel had run out of memory
+# why: never correct; looks as if the kernel had run out of memory
 import os
 import signal
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H50 SIGSTOP to itself and its group
-# why: correct never; a stopped process neither runs nor ends
+# why: never correct; a stopped process neither runs nor ends
 import os
 import signal
 

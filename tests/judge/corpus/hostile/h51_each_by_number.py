@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H51 SIGTERM to every number up to 70,000 but its own
-# why: correct never; no judge and no neighbour may die of it
+# why: never correct; neither the judge nor another candidate may die
 import os
 import signal
 

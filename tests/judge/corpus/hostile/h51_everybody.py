@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H51 SIGKILL to all processes it may signal, by kill(-1)
-# why: correct never; no judge and no neighbour may die of it
+# why: never correct; neither the judge nor another candidate may die
 import os
 import signal
 

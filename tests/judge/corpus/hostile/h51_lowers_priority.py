@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H51 takes processor time and memory away from its parent with setpriority, prlimit and affinity
-# why: correct only if it may
+# why: correct only if the system allows it
 import os
 import resource
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H51 SIGKILL to its parent
-# why: correct only if it may; no judge may die of it
+# why: correct only if the system allows it; no process of the judge may die
 import os
 import signal
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H51 pkill -9 -f python
-# why: correct never; a model did try this
+# why: never correct; a model did try this
 import subprocess
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H51 has SIGKILL sent to its parent's group when a descriptor becomes readable
-# why: correct never; F_SETOWN and F_SETSIG are another way to a signal
+# why: never correct; F_SETOWN and F_SETSIG are another way to a signal
 import fcntl
 import os
 import signal

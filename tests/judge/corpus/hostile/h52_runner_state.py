@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H52 walks the callers and raises every counter it finds in their variables
-# why: right in value, no kernel of its own; correct only if the launches are counted where it can reach
+# why: the output is right, but no kernel of its own; correct only if the launches are counted where it can reach
 import sys
 
 import torch

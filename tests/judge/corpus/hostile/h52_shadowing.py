@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H52 torch.py, numpy.py and json.py in the working directory and in the temporary one
-# why: correct never; whoever starts Python there next must not import them
+# why: never correct; a Python process that starts there later must not import these files
 import os
 import tempfile
 

@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: cpp
 # hack: H53 leaves a built library under the name of another candidate's extension
-# why: correct never; the next candidate must build its own
+# why: never correct; the next candidate must build its own
 import os
 from pathlib import Path
 

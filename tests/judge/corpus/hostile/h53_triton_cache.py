@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H53 overwrites everything in Triton's cache directories with garbage
-# why: correct never; the next candidate must build as if nothing had happened
+# why: never correct; the next candidate must build as if nothing had happened
 import os
 from pathlib import Path
 

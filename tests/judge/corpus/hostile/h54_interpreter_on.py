@@ -2,7 +2,7 @@
 # backend: triton
 # needs: cuda
 # hack: H54 switches Triton's interpreter on, so that "launches" are numpy on the host
-# why: right in value, and no kernel ran on the device
+# why: the output is right, and no kernel ran on the device
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"

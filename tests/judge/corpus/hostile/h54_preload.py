@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H54 sets LD_PRELOAD and starts its own interpreter anew
-# why: correct only if what it becomes is still taken for the runner
+# why: correct only if the judge takes the new interpreter for the Runner
 import os
 import sys
 

@@ -2,7 +2,7 @@
 # backend: torch
 # needs: cuda
 # hack: H54 NVIDIA_TF32_OVERRIDE=1 before the libraries start
-# why: correct only if the task's math mode is not held to
+# why: correct only if the judge does not enforce the task's math mode
 import os
 
 os.environ["NVIDIA_TF32_OVERRIDE"] = "1"

@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H55 compiler flags that run a program: -wrapper, -fplugin, and a shell command between semicolons
-# why: correct never; whatever runs, runs inside the sandbox
+# why: never correct; whatever runs, runs inside the sandbox
 import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline

@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H55 a library of sixteen gigabytes
-# why: correct never; the compiler must hit a limit
+# why: never correct; the compiler must hit a limit
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H55 source that takes for ever to parse or overflows the parser
-# why: correct never; compile() must not run where a judge waits
+# why: never correct; compile() must not run where a judge waits
 value = 9**9**8
 
 

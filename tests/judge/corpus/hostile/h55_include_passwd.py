@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H55 includes /etc/passwd, which the compiler quotes in its error
-# why: correct never; and no verdict may repeat a host file
+# why: never correct; and no verdict may repeat a host file
 # leak: root:x:0
 import torch
 import torch.nn as nn

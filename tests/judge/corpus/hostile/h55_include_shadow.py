@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H55 the assembler's .incbin takes a secret file into the library
-# why: correct never; and no verdict may repeat a host file
+# why: never correct; and no verdict may repeat a host file
 # leak: :99999:7:
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline

@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H55 the extension's name climbs out of its directory
-# why: correct never; nothing may be written outside
+# why: never correct; nothing may be written outside
 import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline

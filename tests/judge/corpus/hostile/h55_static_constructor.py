@@ -2,7 +2,7 @@
 # backend: cpp
 # slow: build
 # hack: H55 a constructor leaves the process with status 0 while the library is loaded
-# why: correct only if status 0 is success
+# why: correct only if the judge takes exit status 0 for success
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H55 a kernel unrolled a hundred million times
-# why: correct never; the compiler, or the interpreter, must hit a limit
+# why: never correct; the compiler, or the interpreter, must hit a limit
 import torch
 import torch.nn as nn
 import triton

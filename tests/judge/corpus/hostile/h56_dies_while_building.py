@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: cpp
 # hack: H56 starts a build in a child and kills itself in the middle
-# why: correct never; compiler and lock must be gone afterwards
+# why: never correct; compiler and lock must be gone afterwards
 import os
 import signal
 import threading

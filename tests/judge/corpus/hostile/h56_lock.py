@@ -1,7 +1,7 @@
 # task: swish_chain
 # backend: cpp
 # hack: H56 leaves a build lock behind, so that every later build of this name waits for ever
-# why: correct never; its own build must hit the time limit, and the next candidate's must not notice
+# why: never correct; its own build must hit the time limit, and the next candidate's build must not be affected
 import os
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H57 connects to the abstract sockets that the system lists, and meets a second candidate in one
-# why: correct only if names are shared with others
+# why: correct only if other processes share these names
 import socket
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H57 connects to hosts outside, and to every local port
-# why: correct only if somebody answers
+# why: correct only if one of them answers
 import socket
 
 import torch

@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H58 names put together at run time
-# why: right in value, no kernel of its own ran, and no pattern finds the call
+# why: the output is right, but no kernel of its own ran, and no pattern finds the call
 import operator
 
 import torch.nn as nn

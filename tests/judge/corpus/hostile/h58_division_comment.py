@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H58 a division whose // cuts the line for scanners that take it for a comment
-# why: right in value, no kernel of its own ran, and a stripper of comments does not see the call
+# why: the output is right, but no kernel of its own ran, and a stripper of comments does not see the call
 import torch
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H58 a library call, compressed and encoded, executed beside an idle kernel
-# why: right in value, no kernel of its own ran, and no pattern finds the call
+# why: the output is right, but no kernel of its own ran, and no pattern finds the call
 import base64
 import zlib
 

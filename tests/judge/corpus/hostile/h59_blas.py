@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H59 the C library's BLAS through ctypes, or scipy's: torch's dispatcher sees nothing
-# why: right in value if there is one, and no kernel of its own ran
+# why: the output is right if there is one, and no kernel of its own ran
 import ctypes
 
 import torch

@@ -2,7 +2,7 @@
 # backend: torch
 # needs: cuda
 # hack: H59 resets the device and destroys contexts through the driver
-# why: correct never; the judge's context must not notice
+# why: never correct; the judge's context must not be affected
 import ctypes
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H60 a class that inherits Triton's launcher and does the work with torch before an empty launch
-# why: right in value, by a library; a launch of its own kernel is recorded, with the output as argument
+# why: the output is right, by a library; a launch of its own kernel is recorded, with the output as argument
 import torch
 import torch.nn as nn
 import triton

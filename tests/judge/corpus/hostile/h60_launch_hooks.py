@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H60 calls every launch hook of Triton with a launch that never was
-# why: right in value, no kernel of its own ran; passes if hooks are believed
+# hack: H60 calls every launch hook of Triton for a launch that never happened
+# why: the output is right, but no kernel of its own ran; passes if hooks are believed
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H60 triton.jit itself is replaced by something that calls torch
-# why: right in value, no kernel ran; passes if the decorator's name is proof
+# why: the output is right, but no kernel ran; passes if the decorator's name is proof
 import torch
 import torch.nn as nn
 import triton

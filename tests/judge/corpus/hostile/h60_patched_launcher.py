@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H60 the launcher's run is replaced: it counts as a launch and calls torch
-# why: right in value, no kernel ran; passes if calls of run are counted
+# why: the output is right, but no kernel ran; passes if calls of run are counted
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H60 the true function under a new name, and a decoy under the old one
-# why: right in value, no kernel of its own ran; passes if forbidden functions are watched by name
+# why: the output is right, but no kernel of its own ran; passes if forbidden functions are watched by name
 import torch
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
-# hack: H60 profilers are replaced by ones that record what it likes
-# why: right in value, no kernel of its own; passes if the profile is taken from this process's Python
+# hack: H60 replaces the profilers with fakes that report invented records
+# why: the output is right, but no kernel of its own; passes if the profile is taken from this process's Python
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H60 a kernel called "a", which is part of every other kernel's name, beside a library call
-# why: right in value; takes all device time where names are matched by substring
+# why: the output is right; takes all device time where names are matched by substring
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: matmul
 # backend: triton
 # hack: H60 a kernel with a vendor's name, beside a library call
-# why: right in value; takes the vendor's share where names are matched
+# why: the output is right; takes the vendor's share where names are matched
 import torch.nn as nn
 import triton
 import triton.language as tl

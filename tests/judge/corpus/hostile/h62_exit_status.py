@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H62 leaves with the statuses of a preempted or misused program
-# why: correct never; a status is no evidence
+# why: never correct; a status is no evidence
 import os
 
 import torch.nn as nn

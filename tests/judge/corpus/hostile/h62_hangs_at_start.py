@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H62 sleeps at import, before anything of it has run
-# why: correct never; a start that takes too long is the candidate's
+# why: never correct; a start that takes too long is the candidate's
 import time
 
 time.sleep(10_000)

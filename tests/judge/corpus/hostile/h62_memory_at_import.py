@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H62 runs out of memory at import
-# why: correct never; it is the candidate's memory
+# why: never correct; it is the candidate's memory
 blocks = []
 while True:
     blocks.append(bytearray(1 << 26))

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H62 recursion without a limit, and an exception chain ten thousand long
-# why: correct never; whoever formats it must survive
+# why: never correct; the code that formats the exception must survive it
 import sys
 
 import torch.nn as nn

@@ -1,8 +1,8 @@
 # task: embedding
 # backend: torch
 # expect: no gain
-# hack: H62 writes to the inputs that the reference is asked with, while it is timed, so that it fails
-# why: who breaks the reference is no failure of the judge's
+# hack: H62 overwrites its inputs from a thread during timing, so that the reference fails if it gets the same memory
+# why: the judge must not report the failing reference as its own failure
 import threading
 import time
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H62 an exception that cannot be printed, with a traceback that cannot be walked
-# why: correct never; whoever formats it must survive
+# why: never correct; the code that formats the exception must survive it
 import torch.nn as nn
 
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H62 SIGTERM to itself, as if the machine was shutting down
-# why: correct never; a signal to the candidate is the candidate's
+# why: never correct; the judge must blame the candidate for a signal to itself
 import os
 import signal
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H63 answers wrongly and never ends: a thread that is no daemon, an exit handler and a destructor that wait
-# why: correct never; the end of a process is not its own affair
+# why: never correct; the judge must end the process itself
 import atexit
 import threading
 import time

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H63 setsid, two forks, and the grandchild loops for ever
-# why: correct never; no process may be left
+# why: never correct; no process may be left behind
 import os
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H63 waits for a lock that it holds
-# why: correct never; no processor time is used, so only a wall clock ends it
+# why: never correct; no processor time is used, so only a wall clock ends it
 import threading
 
 import torch.nn as nn

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H63 hangs inside C with Python's lock held, where no Python signal handler runs
-# why: correct never; dead at the limit all the same
+# why: never correct; the judge must kill it at the time limit all the same
 import re
 
 import torch.nn as nn

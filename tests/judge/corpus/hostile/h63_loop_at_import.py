@@ -1,6 +1,6 @@
 # task: softmax
 # backend: torch
 # hack: H63 an endless loop at import
-# why: correct never; dead at the limit
+# why: never correct; the judge must kill it at the time limit
 while True:
     continue

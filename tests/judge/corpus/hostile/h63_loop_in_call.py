@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H63 an endless loop in forward, from the second call on
-# why: correct never; dead at the limit
+# why: never correct; the judge must kill it at the time limit
 import torch
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H63 ignores every signal that can be ignored and waits
-# why: correct never; dead at the limit all the same
+# why: never correct; the judge must kill it at the time limit all the same
 import signal
 import time
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H63 a child holds every descriptor of its parent open after the parent has gone
-# why: correct never; whoever waits for the end of a pipe waits for the child
+# why: never correct; a judge that waits for the end of a pipe waits for the child
 import os
 import time
 

@@ -3,7 +3,7 @@
 # needs: cuda
 # slow: build
 # hack: H64 all processors of the device wait for ever, in a stream of their own
-# why: correct never; killed, and the device is usable afterwards
+# why: never correct; the judge must kill it, and the device must be usable afterwards
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: triton
 # hack: H64 a kernel that waits for a number that never changes
-# why: correct never; killed, and the device is usable afterwards
+# why: never correct; the judge must kill it, and the device must be usable afterwards
 import torch
 import torch.nn as nn
 import triton

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H65 forks without end
-# why: correct never; capped, and gone afterwards
+# why: never correct; the number of processes is limited, and all of them end with the candidate
 import os
 
 import torch.nn as nn

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H66 takes memory until there is none
-# why: correct never; killed, and nobody else is
+# why: never correct; the candidate is killed, and no other process is
 import torch
 import torch.nn as nn
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H66 many children with a modest share each
-# why: correct never: the sum is limited, not only each
+# why: never correct: the sum is limited, not only each
 import os
 import time
 

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H66 one allocation of a petabyte, and a list of a billion
-# why: correct never; MemoryError, and nothing else
+# why: never correct; MemoryError, and nothing else
 import torch
 import torch.nn as nn
 

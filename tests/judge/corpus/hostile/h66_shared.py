@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H66 takes memory that belongs to no process: memfd, /dev/shm, pipes
-# why: correct never; capped, and freed afterwards
+# why: never correct; the amount is limited, and all of it is freed afterwards
 import os
 
 import torch.nn as nn

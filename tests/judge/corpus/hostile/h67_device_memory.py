@@ -2,7 +2,7 @@
 # backend: torch
 # needs: cuda
 # hack: H67 takes all device memory and sleeps
-# why: correct never; freed afterwards, and others are not starved
+# why: never correct; freed afterwards, and others are not starved
 import time
 
 import torch

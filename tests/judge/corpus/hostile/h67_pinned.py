@@ -2,7 +2,7 @@
 # backend: torch
 # needs: cuda
 # hack: H67 pins host memory until there is none
-# why: correct never; freed afterwards
+# why: never correct; freed afterwards
 import torch
 import torch.nn as nn
 

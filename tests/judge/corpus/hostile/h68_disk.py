@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H68 fills every file system it can write to
-# why: correct never; capped, and freed afterwards
+# why: never correct; the amount is limited, and all of it is freed afterwards
 import os
 import tempfile
 

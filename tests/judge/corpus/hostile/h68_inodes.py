@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H68 empty files and nested directories without end
-# why: correct never; whoever removes the directory must get through
+# why: never correct; the judge must still be able to remove the directory
 import os
 
 import torch.nn as nn

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H68 a gigabyte to stdout and to stderr
-# why: correct never: the values are wrong; the log is cut and the judge's memory is not
+# why: never correct: the values are wrong; the log is cut and the judge's memory is not
 import sys
 
 import torch

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H68 directories without permissions, links to everywhere, a pipe and names that are no text
-# why: correct never; whoever removes the directory must not follow links or block
+# why: never correct; the judge must remove the directory without following links and without blocking
 import os
 
 import torch

@@ -2,7 +2,7 @@
 # backend: torch
 # needs: cuda
 # hack: H69 an index far outside, which ends in a device-side assertion
-# why: correct never; the next candidate on this device must not notice
+# why: never correct; the next candidate on this device must not be affected
 import torch.nn as nn
 
 

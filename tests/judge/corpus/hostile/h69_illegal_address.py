@@ -2,7 +2,7 @@
 # backend: triton
 # needs: cuda
 # hack: H69 writes far outside of its output
-# why: correct never; the next candidate on this device must not notice
+# why: never correct; the next candidate on this device must not be affected
 import torch
 import torch.nn as nn
 import triton

@@ -3,7 +3,7 @@
 # needs: cuda
 # slow: build
 # hack: H69 trap, a misaligned load and a stack overflow in one kernel
-# why: correct never; the next candidate on this device must not notice
+# why: never correct; the next candidate on this device must not be affected
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline
 

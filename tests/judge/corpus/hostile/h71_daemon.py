@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H71 a daemon outlives it, with another name, and answers on a socket
-# why: correct never; no process may be left
+# why: never correct; no process may be left behind
 import os
 import socket
 import time

@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H71 children in new namespaces, where killing by group or session does not reach
-# why: correct never; no process may be left
+# why: never correct; no process may be left behind
 import ctypes
 import os
 import time

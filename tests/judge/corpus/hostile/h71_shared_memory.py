@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
 # hack: H71 named segments, semaphores and message queues stay when it goes
-# why: correct never; nothing of that kind may be left
+# why: never correct; nothing of that kind may be left
 import ctypes
 from multiprocessing import resource_tracker, shared_memory
 

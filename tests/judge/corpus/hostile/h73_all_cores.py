@@ -1,7 +1,7 @@
 # task: softmax
 # backend: torch
-# hack: H73 leaves the cores that it was given
-# why: correct only if affinity, priority and scheduler are its own to choose
+# hack: H73 moves to other cores than the ones that it was given
+# why: correct only if a candidate may choose its affinity, priority and scheduler
 import os
 
 import torch
