@@ -131,6 +131,24 @@ def rows_of(stem: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return list(csv.DictReader(file))
 
 
+def test_reference_in_float64_is_timed_with_cudnn_and_without(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = tmp_path / "level9", tmp_path / "rows.csv"
+    folder.mkdir()
+    head = "import torch\nModel = torch.nn.LazyLinear\ndef get_init_inputs():\n    return [2]\ndef get_inputs():\n    "
+    (folder / "1_right.py").write_text(head + "return [torch.rand(3, 4)]\n")
+    (folder / "2_fails.py").write_text(head + "return [torch.rand(3), 1]\n")
+    monkeypatch.setattr(sys, "argv", ["bench_oracle", str(folder), "--device", device, "--out", str(out)])
+    importlib.import_module("bench_oracle").main()
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    forms = [("float32", "True"), ("float64", "True"), ("float64", "False")]
+    assert [(row["dtype"], row["cudnn"]) for row in rows] == forms * 2
+    assert all(float(row["ms"]) > 0 and not row["failure"] for row in rows[:3])
+    assert all(not row["ms"] and row["failure"].startswith("TypeError") for row in rows[3:])
+
+
 @pytest.mark.parametrize("options", ["", "--lora"])
 def test_every_implementation_of_an_update_has_the_same_gradient_norm(
     options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
