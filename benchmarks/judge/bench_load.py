@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 from bench_judge import _commit, write
 from kernel_coder.judge.examiner.timing_constants import FLUSH_BYTES
-from kernel_coder.judge.gpu.contention import LOADED, STEPS
+from kernel_coder.judge.gpu.contention import LOADED, PROBE_STEPS
 from kernel_coder.judge.gpu.stream_gate import Gate
 
 IDLE = "import time, torch; torch.zeros(1, device='cuda'); print('there', flush=True); time.sleep(3600)"
@@ -151,7 +151,7 @@ def main() -> None:
         "--probes", type=int, default=30, help="number of probes of each length beside each kind of load"
     )
     parser.add_argument(
-        "--steps", type=int, nargs="+", default=[STEPS, 12 * STEPS], help="numbers of flushes in a probe"
+        "--steps", type=int, nargs="+", default=[PROBE_STEPS, 12 * PROBE_STEPS], help="numbers of flushes in a probe"
     )
     parser.add_argument("--raw", type=Path, help="file for JSON lines, one for each probe")
     arguments = parser.parse_args()

@@ -16,7 +16,7 @@ import pytest
 from kernel_coder.judge.examiner.timing.clock import Answer
 from kernel_coder.judge.examiner.timing.timer import Timer
 from kernel_coder.judge.examiner.timing_records import Party, ReferenceTiming, Rounds
-from kernel_coder.judge.gpu.contention import STEPS
+from kernel_coder.judge.gpu.contention import PROBE_STEPS
 from kernel_coder.judge.gpu.turns import GpuTurns
 
 FLUSH_S = 64e-6
@@ -138,8 +138,8 @@ class SlicedRequests:
     def load(self) -> float:
         self.gpu.idle(2e-4)  # launches get in line
         began = self.gpu.now
-        self.gpu.work("examiner", STEPS * FLUSH_S)
-        return (self.gpu.now - began) / (STEPS * FLUSH_S)
+        self.gpu.work("examiner", PROBE_STEPS * FLUSH_S)
+        return (self.gpu.now - began) / (PROBE_STEPS * FLUSH_S)
 
 
 class SlicedTimer(Timer):
@@ -155,7 +155,7 @@ class SlicedTimer(Timer):
         self.config = SimpleNamespace(timed_calls=100, timing_s=math.inf, compile_baseline=False)  # type: ignore[assignment]
         self.requests = SlicedRequests(gpu, {"reference": call_s, "candidate": candidate * call_s}, copying_s)
         self.requester, self.turns = self.requests, GpuTurns()  # type: ignore[assignment]
-        self.reference = SimpleNamespace(life_s=0.0)  # type: ignore[assignment]
+        self.reference = SimpleNamespace(time_limit_s=0.0)  # type: ignore[assignment]
         self.rounds, self.before, self.afterwards, self.compiled_s = Rounds(), None, None, None
 
     def _measure_gpu(self) -> None:

@@ -15,7 +15,7 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.examiner.timing.clock import RequestClock
 from kernel_coder.judge.examiner.timing_constants import FLUSH_BYTES, SHARED_PROBES
-from kernel_coder.judge.gpu.contention import LOADED, STEPS
+from kernel_coder.judge.gpu.contention import LOADED, PROBE_STEPS
 from kernel_coder.tasks import Task
 
 REFERENCE = """
@@ -110,7 +110,7 @@ def test_clock_notices_another_program_that_uses_the_gpu(device: str) -> None:
 
     def loads(name: str) -> list[float]:
         seen = [found.load() for _ in range(40)]
-        print(f"{name}, {STEPS} steps: " + " ".join(f"{one:.2f}" for one in seen))
+        print(f"{name}, {PROBE_STEPS} steps: " + " ".join(f"{one:.2f}" for one in seen))
         return seen
 
     loads("at first")

@@ -12,7 +12,7 @@ import kernel_coder.judge.supervisor.pool
 import pytest
 from kernel_coder.judge import JudgeConfig, JudgePool, Outcome, Verdict, example_verdict, open_judge
 from kernel_coder.judge.supervisor.batching import devices_of, parallel
-from kernel_coder.judge.supervisor.pool import LOST
+from kernel_coder.judge.supervisor.pool import OUT_OF_SERVICE
 
 CONFIG = JudgeConfig(workers=2)
 
@@ -44,7 +44,9 @@ class Slow:
         if self.device in self.lost:
             with self.lock:
                 self.running -= 1
-            return example_verdict("harness_failed", reason=f"{self.device} {LOST}: it failed a probe 3 times")
+            return example_verdict(
+                "harness_failed", reason=f"{self.device} {OUT_OF_SERVICE}: it failed a probe 3 times"
+            )
         time.sleep(float(candidate))
         with self.lock:
             self.running -= 1
@@ -113,7 +115,7 @@ def test_pool_takes_at_most_two_pairs_per_worker_ahead_of_the_verdicts() -> None
 
 
 def test_a_slow_candidate_keeps_a_bounded_number_of_verdicts_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_coder.judge.supervisor.batching.AHEAD", 30)
+    monkeypatch.setattr("kernel_coder.judge.supervisor.batching.MAX_VERDICTS_AHEAD", 30)
     taken: list[int] = []
 
     def pairs() -> Any:
@@ -139,7 +141,7 @@ def test_a_device_out_of_service_loses_no_candidate() -> None:
 
 
 def test_judge_reports_a_lost_device_with_the_words_that_the_pool_looks_for() -> None:
-    assert LOST in inspect.getsource(kernel_coder.judge.supervisor.judge.Judge._probe_device)
+    assert OUT_OF_SERVICE in inspect.getsource(kernel_coder.judge.supervisor.judge.Judge._probe_device)
 
 
 def test_give_up_waiting_reaches_the_judge_of_every_device() -> None:

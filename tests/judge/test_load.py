@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 import torch
 from kernel_coder.judge.gpu import contention as load
-from kernel_coder.judge.gpu.contention import STEPS, LoadProbe
+from kernel_coder.judge.gpu.contention import PROBE_STEPS, LoadProbe
 from sliced_gpu import Burst, SlicedGpu
 
 STEP_S, HOST_S = 64e-6, 30e-6
@@ -71,7 +71,7 @@ def test_load_is_close_to_one_if_no_other_program_uses_the_gpu(monkeypatch: pyte
     found = LoadProbe(torch.device("cpu"))
     found.now(fake.step)
     loads = [found.now(fake.step) for _ in range(5)]
-    assert loads == pytest.approx([1 + HOST_S / (STEPS * STEP_S)] * 5)
+    assert loads == pytest.approx([1 + HOST_S / (PROBE_STEPS * STEP_S)] * 5)
     assert fake.said == ["shut", "open"] * 6
 
 

@@ -20,7 +20,7 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.gpu import turns as lock
-from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
+from kernel_coder.judge.gpu.turns import MEMORY_SHARES, GpuTurns
 from kernel_coder.judge.wire.channel import Frame
 from kernel_coder.judge.wire.messages import Say, Status
 
@@ -39,13 +39,13 @@ def files(tmp_path: Path) -> Iterator[list[int]]:
 
 def test_memory_goes_to_as_many_processes_as_fit(files: list[int]) -> None:
     one, two, three = files
-    assert GpuTurns(one).reserve(SHARES // 2, 0.0)
-    assert GpuTurns(two).reserve(SHARES // 2, 0.0)
+    assert GpuTurns(one).reserve(MEMORY_SHARES // 2, 0.0)
+    assert GpuTurns(two).reserve(MEMORY_SHARES // 2, 0.0)
     assert not GpuTurns(three).reserve(1, 0.1)
 
 
 def test_memory_is_free_again_when_the_file_is_closed(files: list[int]) -> None:
-    assert GpuTurns(files[0]).reserve(SHARES, 0.0)
+    assert GpuTurns(files[0]).reserve(MEMORY_SHARES, 0.0)
     waiting = threading.Timer(0.2, lambda: os.close(files.pop(0)))
     waiting.start()
     started = time.monotonic()
@@ -57,12 +57,12 @@ def test_memory_is_free_again_when_the_file_is_closed(files: list[int]) -> None:
 def test_two_processes_that_hold_a_part_and_want_all_memory_do_not_deadlock(files: list[int]) -> None:
     """A process that needs more memory first gives back the memory that it holds."""
     turns = [GpuTurns(fd) for fd in files]
-    assert turns[0].reserve(SHARES - 2, 0.0)
+    assert turns[0].reserve(MEMORY_SHARES - 2, 0.0)
     assert turns[1].reserve(2, 0.0)
     found: list[bool] = []
 
     def take(place: int) -> None:
-        found.append(turns[place].reserve(SHARES, 5.0))
+        found.append(turns[place].reserve(MEMORY_SHARES, 5.0))
         os.close(files[place])
         files[place] = -1
 
@@ -77,17 +77,17 @@ def test_two_processes_that_hold_a_part_and_want_all_memory_do_not_deadlock(file
 def test_process_that_gives_up_waiting_releases_the_memory_that_it_collected(files: list[int]) -> None:
     one, two, three = files
     assert GpuTurns(one).reserve(1, 0.0)
-    assert not GpuTurns(two).reserve(SHARES, 0.1)
-    assert GpuTurns(three).reserve(SHARES - 1, 0.0)
+    assert not GpuTurns(two).reserve(MEMORY_SHARES, 0.1)
+    assert GpuTurns(three).reserve(MEMORY_SHARES - 1, 0.0)
 
 
 def test_process_that_needs_less_memory_than_it_holds_returns_the_rest_without_waiting(files: list[int]) -> None:
     one, two, three = (GpuTurns(fd) for fd in files)
-    assert one.reserve(SHARES - 1, 0.0)
+    assert one.reserve(MEMORY_SHARES - 1, 0.0)
     assert two.reserve(1, 0.0)
     assert one.reserve(4, 0.0)
     assert one.reserve(4, 0.0)
-    assert three.reserve(SHARES - 5, 0.0)
+    assert three.reserve(MEMORY_SHARES - 5, 0.0)
     assert one.waited_s < 0.01
 
 
@@ -96,11 +96,11 @@ def test_a_small_task_does_not_wait_for_a_process_that_collects_all_memory(
 ) -> None:
     monkeypatch.setattr(lock, "POLL_S", 0.3)
     one, two, three = (GpuTurns(fd) for fd in files)
-    assert one.reserve(SHARES - 8, 0.0)
-    collecting = threading.Thread(target=lambda: two.reserve(SHARES, 5.0))
+    assert one.reserve(MEMORY_SHARES - 8, 0.0)
+    collecting = threading.Thread(target=lambda: two.reserve(MEMORY_SHARES, 5.0))
     collecting.start()
     time.sleep(0.1)  # the collecting process holds the other 8 shares and waits
-    assert one.reserve(SHARES - 16, 0.0)
+    assert one.reserve(MEMORY_SHARES - 16, 0.0)
     assert three.reserve(4, 0.0)
     assert one.reserve(0)
     assert three.reserve(0)
@@ -112,15 +112,15 @@ def test_a_small_task_does_not_wait_for_a_process_that_collects_all_memory(
 def test_the_wait_for_memory_is_counted_but_not_reported_to_the_supervisor(files: list[int]) -> None:
     told: list[float] = []
     waits = GpuTurns(files[0], told.append)
-    assert GpuTurns(files[1]).reserve(SHARES, 0.0)
+    assert GpuTurns(files[1]).reserve(MEMORY_SHARES, 0.0)
     assert not waits.reserve(1, 0.1)
-    waits.add_wait(lock.TELL_S + 0.1)
-    assert waits.waited_s > lock.TELL_S + 0.2 > 1.1 > told[0] - 0.05
+    waits.add_wait(lock.REPORT_WAITS_S + 0.1)
+    assert waits.waited_s > lock.REPORT_WAITS_S + 0.2 > 1.1 > told[0] - 0.05
 
 
 def test_reserved_memory_keeps_no_other_process_from_timing(files: list[int]) -> None:
     one, two, _ = files
-    assert GpuTurns(one).reserve(SHARES, 0.0)
+    assert GpuTurns(one).reserve(MEMORY_SHARES, 0.0)
     with GpuTurns(two).alone():
         pass
     with GpuTurns(one).shared(), GpuTurns(two).shared():
@@ -128,7 +128,7 @@ def test_reserved_memory_keeps_no_other_process_from_timing(files: list[int]) ->
 
 
 @pytest.mark.parametrize("before", [0, 5 << 20])
-@pytest.mark.parametrize(("kib", "left"), [(20, SHARES), (400, SHARES - 5), (3 << 10, 25), (20 << 10, 0)])
+@pytest.mark.parametrize(("kib", "left"), [(20, MEMORY_SHARES), (400, MEMORY_SHARES - 5), (3 << 10, 25), (20 << 10, 0)])
 def test_task_reserves_the_shares_that_it_needs_and_returns_the_rest_of_its_estimate(
     files: list[int], monkeypatch: pytest.MonkeyPatch, before: int, kib: int, left: int
 ) -> None:
@@ -141,9 +141,9 @@ def test_task_reserves_the_shares_that_it_needs_and_returns_the_rest_of_its_esti
     assert task.is_large is (before > 0)
     task._reserve(kib << 10)
     assert task.is_large is (kib > 10 * 1024 / 24)
-    assert task.shares == SHARES - left
+    assert task.shares == MEMORY_SHARES - left
     assert GpuTurns(files[1]).reserve(left, 0.0)
-    assert left == SHARES or not GpuTurns(files[1]).reserve(left + 1, 0.05)
+    assert left == MEMORY_SHARES or not GpuTurns(files[1]).reserve(left + 1, 0.05)
 
 
 def test_a_process_that_shares_the_device_for_long_lets_others_time_in_between(

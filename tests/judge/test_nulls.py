@@ -9,7 +9,7 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome
 from kernel_coder.judge.config import FAMILIES
 from kernel_coder.judge.examiner import prepared_task
-from kernel_coder.judge.examiner.null_candidates import ANOTHER, NullCandidates
+from kernel_coder.judge.examiner.null_candidates import OTHER_OUTPUT, NullCandidates
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.examiner.reference import Reference
@@ -161,7 +161,7 @@ RAMP = torch.linspace(-1, 1, 12).reshape(3, 4)
         ([torch.ones(3, 4)], "ones"),
         ([torch.full((3, 4), 7.5)], "the mean"),
         ([torch.full((3, 4), 7.5), torch.full((3, 4), -2.0)], "the mean"),  # the mean differs from sample to sample
-        ([RAMP, RAMP, RAMP], ANOTHER),
+        ([RAMP, RAMP, RAMP], OTHER_OUTPUT),
     ],
 )
 def test_a_null_candidate_that_passes_on_every_sample_is_named(values: list[torch.Tensor], name: str) -> None:
@@ -188,7 +188,7 @@ def test_one_sample_can_clear_a_null_candidate_but_another_calls_output_needs_tw
     assert not nulls.passing
     nulls = NullCandidates()
     nulls.try_on(sample(RAMP))
-    assert set(nulls.passing) == {ANOTHER}
+    assert set(nulls.passing) == {OTHER_OUTPUT}
     nulls.refuse()
 
 

@@ -105,7 +105,7 @@ def test_folders_of_dead_supervisors_are_swept_and_others_stay(tmp_path: Path) -
     other.communicate()
     assert leftovers._sweep_folders(tmp_path) == 0, "the folder is younger than a minute"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leftovers, "YOUNGEST_S", 0.0)
+        patch.setattr(leftovers, "MIN_AGE_S", 0.0)
         assert leftovers._sweep_folders(tmp_path) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["kernel_coder-notes", Path(own).name])
     assert not left.exists()
@@ -156,4 +156,4 @@ def test_a_lock_is_held_as_long_as_a_work_folder_is_in_use(tmp_path: Path) -> No
     os.close(held)
     fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(again)
-    assert time.time() - os.stat(path).st_ctime < leftovers.YOUNGEST_S
+    assert time.time() - os.stat(path).st_ctime < leftovers.MIN_AGE_S

@@ -54,7 +54,7 @@ def test_each_descriptor_arrives_under_its_name_and_missing_ones_are_none(ends: 
     request = JudgeCandidate(
         backend="torch",
         source="pass",
-        life_s=1.0,
+        time_limit_s=1.0,
         reference_channel=None,
         reference_process=None,
         **{name: read for name, (read, _) in pipes.items()},

@@ -11,7 +11,7 @@ from kernel_coder.judge import JudgeConfig
 from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.examiner.scaling import scales_with_inputs
-from kernel_coder.judge.examiner.tolerance import FEW, SAMPLED, Tolerance, magnitudes_of, places_of
+from kernel_coder.judge.examiner.tolerance import MAX_OFF_SHARE, SAMPLED, Tolerance, magnitudes_of, places_of
 from kernel_coder.judge.gpu.turns import GpuTurns
 
 DRAWS_A_LITTLE = """
@@ -62,7 +62,7 @@ def test_few_small_elements_may_have_larger_errors_but_not_many() -> None:
         return int(magnitudes.wrong(off, expected, tolerance, places_of(expected)))
 
     assert wrong(0) == 0
-    assert 0 < wrong(3) <= FEW * SAMPLED < wrong(12)
+    assert 0 < wrong(3) <= MAX_OFF_SHARE * SAMPLED < wrong(12)
 
 
 ATTENTION = """

@@ -23,7 +23,7 @@ from kernel_coder.judge.examiner.samples import SampleMaker
 from kernel_coder.judge.examiner.task_memory import Variant
 from kernel_coder.judge.examiner.timing.requests import RequestMaker, each_call
 from kernel_coder.judge.examiner.tolerance import SAMPLED
-from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
+from kernel_coder.judge.gpu.turns import MEMORY_SHARES, GpuTurns
 from kernel_coder.judge.runner import candidate, process
 from kernel_coder.judge.runner.prepared_calls import PreparedCalls
 from kernel_coder.judge.runner.process_settings import GeneratorWatch
@@ -242,10 +242,10 @@ def test_a_dozen_tasks_with_tensors_of_64_mb_fit_into_a_large_gpu(monkeypatch: p
     size, slots = 64 << 20, slot_bytes(torch.device("cuda"))
     assert slots == min(2 << 30, (gib << 30) // 64)
     for wanted in (
-        memory_estimates.TIMES_INPUTS * size + several_bytes(size, slots),
+        memory_estimates.MEMORY_PER_INPUT_BYTE * size + several_bytes(size, slots),
         judging_bytes(size, size, size, 2, slots),
     ):
-        assert 0 < 12 * shares_of(wanted, gib << 30, 12) <= SHARES
+        assert 0 < 12 * shares_of(wanted, gib << 30, 12) <= MEMORY_SHARES
         assert wanted < memory_estimates.SMALL_PART * (gib << 30)
 
 
@@ -291,7 +291,7 @@ def test_task_on_a_shared_gpu_reserves_memory_for_its_inputs_and_then_for_its_ca
     found._call_once = lambda: asked.append(-2) or (True, 777)  # type: ignore[assignment, method-assign, func-returns-value]
     found._reserve = asked.append  # type: ignore[method-assign, assignment]
     found._call_first(whole)
-    guessed = memory_estimates.TIMES_INPUTS * 40 + several_bytes(40, 1 << 10)
+    guessed = memory_estimates.MEMORY_PER_INPUT_BYTE * 40 + several_bytes(40, 1 << 10)
     # Inputs are made only if their size is needed.
     assert asked == [[-2], [-1, guessed, -2], [-1, guessed, -2, 777]][times]
     assert found.reference.changes_inputs

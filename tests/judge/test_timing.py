@@ -21,13 +21,13 @@ from kernel_coder.judge.examiner.timing.rounds import Requester
 from kernel_coder.judge.examiner.timing.speedup import Speedup, speedup_interval
 from kernel_coder.judge.examiner.timing.timer import Timer
 from kernel_coder.judge.examiner.timing_constants import (
+    BASELINE_PIECES,
     BUSY_S,
     CANARIES,
     DRIFT_S,
     EARLY_S,
     HOST_NOISE,
     MIN_ROUNDS,
-    PIECES,
     QUEUE_S,
     QUIET_S,
     QUIET_TRIES,
@@ -199,7 +199,7 @@ def test_baseline_is_fresh_only_if_it_is_recent_and_no_other_program_used_the_gp
     now = baseline(1.0)
     assert now.is_fresh
     assert not now._replace(is_quiet=False).is_fresh
-    assert not now._replace(measured_at=now.measured_at - GPU.baseline_life_s).is_fresh
+    assert not now._replace(measured_at=now.measured_at - GPU.baseline_max_age_s).is_fresh
 
 
 class FakeRequests:
@@ -281,7 +281,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> GpuTurns:
 def test_reference_is_timed_again_if_another_program_used_the_gpu_meanwhile(
     turns: GpuTurns, loads: list[float], expected: bool
 ) -> None:
-    assert len(loads) == 2 * PIECES
+    assert len(loads) == 2 * BASELINE_PIECES
     found = timer([*loads, *[1.0] * 10], turns)
     alone = found._timed_alone(9)
     assert alone.is_quiet
@@ -308,7 +308,7 @@ def test_timer_that_waited_in_vain_for_a_quiet_gpu_does_not_wait_again_for_a_whi
     assert timer([2.0] * 10 + [1.0] * 10, turns)._timed_alone(9).is_quiet
 
 
-@pytest.mark.parametrize("disturbed", range(PIECES))
+@pytest.mark.parametrize("disturbed", range(BASELINE_PIECES))
 def test_one_disturbed_measurement_does_not_change_the_cost_of_a_request(turns: GpuTurns, disturbed: int) -> None:
     """With a cost that is too high, the reference would seem faster than it ever was, for all later candidates."""
     found = timer([1.0] * 10, turns)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_coder.judge.runner.unseen_operators import PASSED, Event, OperatorWatch, unseen_among
+from kernel_coder.judge.runner.unseen_operators import DISPATCH_EVENT, Event, OperatorWatch, unseen_among
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 X = torch.ones(8, 8)
@@ -64,7 +64,7 @@ def test_an_operator_of_another_thread_is_found() -> None:
 
 
 def test_a_step_of_autograd_is_no_operator() -> None:
-    seen = Event("aten::mm", [Event(PASSED, [Event("aten::mm")])])
+    seen = Event("aten::mm", [Event(DISPATCH_EVENT, [Event("aten::mm")])])
     assert list(unseen_among([Event("autograd::engine::evaluate_function: MmBackward0", [seen])])) == []
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernel_coder.report.folder import Curve
-from kernel_coder.report.timeline import STEPS, bars, timeline
+from kernel_coder.report.timeline import DRAWN_STEPS, bars, timeline
 
 
 def run_of(steps: dict[int, dict[str, tuple[float, float]]]) -> Any:
@@ -21,12 +21,12 @@ def run_of(steps: dict[int, dict[str, tuple[float, float]]]) -> Any:
 
 def test_bars_are_the_phases_of_the_last_steps() -> None:
     step = {"sample": (0.0, 2.0), "judge": (1.0, 3.0), "wait_verdicts": (2.5, 2.5), "update": (3.0, 4.0)}
-    run = run_of({n: {k: (a + 4 * n, b + 4 * n) for k, (a, b) in step.items()} for n in range(1, STEPS + 3)})
+    run = run_of({n: {k: (a + 4 * n, b + 4 * n) for k, (a, b) in step.items()} for n in range(1, DRAWN_STEPS + 3)})
     found = bars(run)
-    assert {bar.step for bar in found} == set(range(3, STEPS + 3))
+    assert {bar.step for bar in found} == set(range(3, DRAWN_STEPS + 3))
     assert {bar.lane for bar in found} == {"writing answers", "judging", "learning"}  # the wait took no time
     drawn = str(timeline(run))
-    assert drawn.count("<rect") == 3 * STEPS
+    assert drawn.count("<rect") == 3 * DRAWN_STEPS
     assert "step 4, judging: 2 s" in drawn
 
 

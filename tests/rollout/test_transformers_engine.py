@@ -92,9 +92,9 @@ def test_long_answers_outgrow_the_cache_and_ended_ones_leave_it(monkeypatch: pyt
     plain = DynamicCache
     with monkeypatch.context() as patched:
         patched.setattr(transformers_engine, "growing_cache", lambda config: plain(config=config))
-        patched.setattr(transformers_engine, "KEPT", 0.0)
+        patched.setattr(transformers_engine, "COMPACT_BELOW", 0.0)
         wanted = ENGINE.generate(prompts, sampling, seeds)
-    monkeypatch.setattr(transformers_engine, "GROWTH", 7)
+    monkeypatch.setattr(transformers_engine, "CACHE_GROWTH", 7)
     monkeypatch.setattr(TransformersEngine, "_forward", watched)
     found = ENGINE.generate(prompts, sampling, seeds)
     assert [turn.completion_ids for turn in found] == [turn.completion_ids for turn in wanted]

@@ -17,8 +17,8 @@ from kernel_coder.data.__main__ import main
 from kernel_coder.data.screen import Screen
 from kernel_coder.data.verifiers import Candidate, InterpreterVerifier
 from kernel_coder.tasks import load_tasks
-from kernel_coder.tasks.generator import NAMED, generate
-from kernel_coder.tasks.generator.repository import KINDS, OPERATIONS, SHARES, Made, UnsuitableError, make
+from kernel_coder.tasks.generator import ALL_FAMILIES, generate
+from kernel_coder.tasks.generator.repository import GROUP_FREQUENCIES, KINDS, OPERATIONS, Made, UnsuitableError, make
 from kernel_coder.tasks.generator.repository.names import LAYER_WORDS, PREFIXES, SUFFIXES
 from kernel_coder.tasks.generator.split import HELDOUT_KINDS, HELDOUT_OPERATIONS
 from kernel_coder.tasks.task import Task, reference_problem, solution_problem
@@ -107,7 +107,7 @@ def test_number_of_operations_fits_the_level() -> None:
 def test_the_same_seed_gives_the_same_task() -> None:
     first, second = (generate(5, "repository", 3).task for _ in range(2))
     assert first == second
-    assert "repository" in NAMED
+    assert "repository" in ALL_FAMILIES
     assert first.metadata["thinking"]
 
 
@@ -151,7 +151,7 @@ def test_held_out_operations_exist_and_are_not_trained_on() -> None:
 
 
 def test_every_kind_has_a_share() -> None:
-    assert set(KINDS) == set(SHARES)
+    assert set(KINDS) == set(GROUP_FREQUENCIES)
     assert len(OPERATIONS) > 140
 
 

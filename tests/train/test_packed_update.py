@@ -12,7 +12,7 @@ from kernel_coder.models.tiny import tiny_model, tiny_tokenizer
 from kernel_coder.ops import LossSpec
 from kernel_coder.policy import attention
 from kernel_coder.policy.attention import attention_by_spans, packed, packed_attention, shared_flash
-from kernel_coder.policy.layout import LONG, layout_of, place
+from kernel_coder.policy.layout import LONG_SEQUENCE_TOKENS, layout_of, place
 from kernel_coder.policy.model import Policy
 from kernel_coder.policy.packing import with_packing
 from kernel_coder.policy.recomputation import ActivationMemory, can_recompute, kept_bytes, measure, recompute
@@ -268,7 +268,7 @@ def test_flash_attention_supports_shared_prompts(device: str) -> None:
 
 @pytest.mark.gpu
 def test_attention_path_for_long_sequences_agrees_with_the_usual_path(device: str) -> None:
-    layout = layout_of([], [], [2 * LONG - 700, 900], torch.device(device))
+    layout = layout_of([], [], [2 * LONG_SEQUENCE_TOKENS - 700, 900], torch.device(device))
     assert layout.is_long
     short = replace(layout, spans=layout.spans * 2)  # the same sequences; more spans turn the long path off
     assert not short.is_long
@@ -285,12 +285,12 @@ def test_attention_path_for_long_sequences_agrees_with_the_usual_path(device: st
         assert float((one.float() - other.float()).norm() / other.float().norm()) < attention.FLASH_TOLERANCE
 
 
-@pytest.mark.parametrize("length", [1, LONG - 1, LONG])
+@pytest.mark.parametrize("length", [1, LONG_SEQUENCE_TOKENS - 1, LONG_SEQUENCE_TOKENS])
 def test_attention_receives_the_layout_only_if_all_sequences_are_long(length: int) -> None:
-    layout = layout_of([], [], [length, LONG], torch.device("cpu"))
+    layout = layout_of([], [], [length, LONG_SEQUENCE_TOKENS], torch.device("cpu"))
     tokens = layout.spans[-1][1]
     inputs = attention.packed_inputs(torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens), layout)
-    assert ("layout" in inputs) is layout.is_long is (length == LONG)
+    assert ("layout" in inputs) is layout.is_long is (length == LONG_SEQUENCE_TOKENS)
 
 
 def test_packed_attention_refuses_soft_capped_scores() -> None:

@@ -27,7 +27,7 @@ from kernel_coder.data.verifiers import Candidate, Finding, NotRun, Verifier
 from kernel_coder.data.workers import Workers
 from kernel_coder.run.flags import UsageError
 from kernel_coder.tasks.build_pairs import COLUMNS, content_hash, row
-from kernel_coder.tasks.generator import FAMILIES, HELDOUT_FAMILIES, LEVELS, NAMED, VERSION, generate_many
+from kernel_coder.tasks.generator import ALL_FAMILIES, FAMILIES, HELDOUT_FAMILIES, LEVELS, VERSION, generate_many
 from kernel_coder.tasks.generator.bugs import plant_bug
 from kernel_coder.tasks.sources import load_tasks
 from kernel_coder.tasks.task import Task
@@ -51,9 +51,9 @@ SMALL = "small_python_code"
 """Column and metadata of the family ``repository``: the module at small sizes, which the verifiers here run."""
 REPOSITORY_COLUMNS = ("thinking", SMALL)
 """Columns that only tables with pairs of that family have, so that the hashes of older tables stay the same."""
-READ_AHEAD = 64
+MAX_PREPARED = 64
 """Upper limit for the attempts that are prepared while an earlier one is being lowered."""
-PATIENCE = 30
+ATTEMPTS_PER_ROW = 30
 """Number of attempts for each requested row after which a build gives up, so that a build that finds too few rows
 ends."""
 
@@ -99,8 +99,8 @@ class Plan:
         if not self.sources:
             raise UsageError("--from names no source")
         for name in self.families or ():
-            if name not in NAMED:
-                raise UsageError(f"--families must be among {', '.join(NAMED)}; got {name!r}")
+            if name not in ALL_FAMILIES:
+                raise UsageError(f"--families must be among {', '.join(ALL_FAMILIES)}; got {name!r}")
             if name in HELDOUT_FAMILIES and "heldout_family" not in self.splits:
                 raise UsageError(f"--families {name} is a held-out family; it needs --splits heldout_family")
         for level in self.levels:
@@ -192,7 +192,7 @@ def build(
     report = Report()
     rows: list[dict[str, Any]] = []
     sources: list[str] = []
-    limit = None if plan.count is None else PATIENCE * plan.count
+    limit = None if plan.count is None else ATTEMPTS_PER_ROW * plan.count
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(out.with_suffix(".journal.jsonl"), header))
         attempts = stack.enter_context(closing(_attempts(plan, workers, timeout_s, skip=len(journal.entries))))
@@ -312,7 +312,7 @@ def _with_solutions(attempts: Iterator[Attempt], lowering: Workers, max_elements
             else:
                 attempt.code = attempt.task.solution
                 # No earlier attempt is being lowered, or enough later ones wait (their stream may be endless).
-                if not jobs or len(waiting) >= READ_AHEAD:
+                if not jobs or len(waiting) >= MAX_PREPARED:
                     return
 
     while True:

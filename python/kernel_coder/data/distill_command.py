@@ -24,7 +24,7 @@ DESCRIPTION = """\
 Asks a teacher model for Triton solutions and keeps those that the judge finds correct. Every answer goes to
 <out>.answers.jsonl and every verdict to <out>.verdicts.jsonl, so the same command continues an interrupted one."""
 
-CONTINUE = "the same command continues"
+CONTINUE_HINT = "the same command continues"
 
 
 def add_distill(parser: argparse.ArgumentParser) -> None:
@@ -128,13 +128,13 @@ def run_distill(
                 poll=stop.poll,
             )
     except HarnessFailed as error:
-        return end(f"{error}; all answers are saved: {CONTINUE}", EXIT_HARNESS)
+        return end(f"{error}; all answers are saved: {CONTINUE_HINT}", EXIT_HARNESS)
     except ServerFailed as error:
-        return end(f"{error}; all answers are saved: {CONTINUE}", EXIT_STOPPED)
+        return end(f"{error}; all answers are saved: {CONTINUE_HINT}", EXIT_STOPPED)
     except StopRequested as error:
-        return end(f"stopped by {error}; all answers are saved: {CONTINUE}", EXIT_STOPPED)
+        return end(f"stopped by {error}; all answers are saved: {CONTINUE_HINT}", EXIT_STOPPED)
     except UsageError as error:
-        raise UsageError(str(error).replace("continue with --resume", CONTINUE)) from None
+        raise UsageError(str(error).replace("continue with --resume", CONTINUE_HINT)) from None
     _print(report, options.out)
     return 0
 
@@ -194,7 +194,7 @@ def _print(report: DistillReport, out: Path) -> None:
     if report.uncounted:
         say(f"the server reported no number of tokens for {report.uncounted:,} answers")
     if report.judged < report.answers:
-        say(f"{report.answers - report.judged:,} answers have no verdict, because the judge failed: {CONTINUE}")
+        say(f"{report.answers - report.judged:,} answers have no verdict, because the judge failed: {CONTINUE_HINT}")
     sections = (("dropped answers", report.table()), ("questions not asked", report.not_asked_table()))
     for title, table in sections:
         if table:

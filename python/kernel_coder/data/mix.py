@@ -31,7 +31,7 @@ from kernel_coder.tasks.generator.tuning import retune
 T = TypeVar("T")
 U = TypeVar("U")
 
-MANY = 2000
+MIN_PARALLEL_PAIRS = 2000
 """Number of pairs from which on several processes are used; for fewer, starting them takes longer than they save."""
 
 TEMPLATE = "nano"
@@ -185,7 +185,7 @@ def _answers(
 
 def _mapped(work: Callable[[T], U], items: Sequence[T], workers: int | None) -> Iterator[U]:
     """Yield the results for the items, in order; many items are divided between processes."""
-    if len(items) < MANY or workers == 1:
+    if len(items) < MIN_PARALLEL_PAIRS or workers == 1:
         yield from map(work, items)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import orjson
 
-from kernel_coder.data.build import GENERATOR, PATIENCE, Plan, from_files
+from kernel_coder.data.build import ATTEMPTS_PER_ROW, GENERATOR, Plan, from_files
 from kernel_coder.data.screen import Drop, Screen
 from kernel_coder.evaluate.answers import candidate
 from kernel_coder.ops import parse_response
 from kernel_coder.prompts import Message, build_implementation_messages, build_messages
-from kernel_coder.prompts.messages import IMPLEMENT
+from kernel_coder.prompts.messages import IMPLEMENT_TEMPLATE
 from kernel_coder.run.flags import UsageError
 from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks.generator import LEVELS, GeneratedTask, generate_many
@@ -140,7 +140,7 @@ def make_questions(plan: DistillPlan) -> tuple[list[Question], list[dict[str, An
 
 
 def _implementations(plan: DistillPlan, drops: list[dict[str, Any]]) -> Iterator[Question]:
-    template = plan.implement_template or IMPLEMENT
+    template = plan.implement_template or IMPLEMENT_TEMPLATE
     for source in plan.implement:
         found = _generated_ops(plan, drops) if source == GENERATOR else iter(read_ops(source)[: plan.count])
         for op, about in found:
@@ -223,7 +223,7 @@ def _stream(plan: DistillPlan) -> Iterator[GeneratedTask]:
     assert plan.count is not None
     stream = plan.stream()
     made = generate_many(plan.seed, stream.stream_families(), plan.levels)
-    return (one for one, _ in zip(made, range(PATIENCE * plan.count), strict=False))
+    return (one for one, _ in zip(made, range(ATTEMPTS_PER_ROW * plan.count), strict=False))
 
 
 def _about(task: Task) -> dict[str, Any]:

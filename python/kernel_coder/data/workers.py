@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any
 
 Job = Mapping[str, Any]
-WINDOW = 4
+JOBS_AHEAD = 4
 """Number of jobs per worker that are read ahead: enough to keep it busy, few enough to lose little when a build stops.
 """
 
@@ -70,7 +70,7 @@ class Workers:
         waiting: deque[Future[dict[str, Any]]] = deque()
         for job in jobs:
             waiting.append(self._threads.submit(self._run, job))
-            if len(waiting) >= WINDOW * self.count:
+            if len(waiting) >= JOBS_AHEAD * self.count:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

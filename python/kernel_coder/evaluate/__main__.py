@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from kernel_coder.evaluate.config import COMMON, USAGE, EvaluateConfig, load_config
+from kernel_coder.evaluate.config import COMMON_FIELDS, USAGE, EvaluateConfig, load_config
 from kernel_coder.evaluate.errors import (
     EXIT_HARNESS,
     EXIT_MISTAKE,
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None, **injected: Any) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if any(flag.partition("=")[0] == "--strategy" for flag in given):
         return end("--strategy belongs to the command itself: kernel-coder evaluate --strategy ...", EXIT_MISTAKE)
-    if show_help(given, USAGE, EvaluateConfig, COMMON):
+    if show_help(given, USAGE, EvaluateConfig, COMMON_FIELDS):
         return 0
     parser = FlagParser(add_help=False)
     parser.add_argument("--config")

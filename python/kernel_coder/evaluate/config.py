@@ -30,7 +30,7 @@ LISTS = {"--seeds", "--families", "--exclude-families", "--pass-at", "--judge.fa
 
 ALIASES = {"compile-baseline": "judge.compile-baseline", "parallel": "samples"}
 
-COMMON = (
+COMMON_FIELDS = (
     *("model", "tasks", "limit", "samples", "prompt_template", "max_new_tokens", "backend", "device", "base_url"),
     "output",
 )
@@ -38,7 +38,7 @@ COMMON = (
 
 USAGE = "kernel-coder evaluate [--config FILE] [--resume]"
 
-MAY_CHANGE = frozenset(
+CHANGEABLE_FIELDS = frozenset(
     {
         "tasks", "kernelbench_dir", "families", "exclude_families", "max_level", "limit", "problems", "refused_tasks",
         "samples", "pass_at", "bootstrap_seed", "report_samples", "output", "api_key_env", "concurrency",
@@ -255,7 +255,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [
         f"{name} was {old.get(name)} and is {new.get(name)}"
         for name in dict.fromkeys((*old, *new))
-        if name not in MAY_CHANGE and old.get(name) != new.get(name)
+        if name not in CHANGEABLE_FIELDS and old.get(name) != new.get(name)
     ]
 
 

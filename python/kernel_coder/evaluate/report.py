@@ -17,7 +17,7 @@ from kernel_coder.evaluate.metrics import CONFIDENCE, Baseline, Estimate, Summar
 from kernel_coder.evaluate.store import REPORT, SUMMARY, TABLE, Sample, write
 from kernel_coder.judge import Outcome, Verdict
 from kernel_coder.judge.admission_list import KnownAdmission
-from kernel_coder.pages import NONE, percent, render, times
+from kernel_coder.pages import NO_VALUE, percent, render, times
 from kernel_coder.prompts import template_names
 from kernel_coder.tasks import Task
 
@@ -247,11 +247,11 @@ def tables(results: Results) -> list[Table]:
         for name, label in (("correct", "correct"), ("correct_and_faster", "correct and faster")):
             estimate = summary.geometric_mean[baseline][name]
             rows.append([f"geometric mean of speedup, {label}{by}", *cells(estimate, times), samples(estimate)])
-    found.append((["metric", "value", "interval", "of"], [row for row in rows if row[1] != NONE]))
+    found.append((["metric", "value", "interval", "of"], [row for row in rows if row[1] != NO_VALUE]))
     if len(results.config.ks) > 1:
         header = ["pass@k", *(f"k = {k}" for k in results.config.ks)]
         rows = [[name, *(with_interval(one) for one in by_k.values())] for name, by_k in summary.pass_at_k.items()]
-        found.append((header, [row for row in rows if set(row[1:]) != {NONE}]))
+        found.append((header, [row for row in rows if set(row[1:]) != {NO_VALUE}]))
     timed = [p for p, estimate in summary.fast_p["eager"].items() if p != "0" and estimate.value is not None]
     for what, groups in (("tasks of", results.by_group), ("answers of", results.by_seed)):
         if groups:
@@ -274,7 +274,7 @@ def cells(estimate: Estimate, shown: Any = percent) -> list[str]:
     ['50.0%', '25.0% to 75.0%']
     """
     known = estimate.low is not None and estimate.high is not None
-    return [shown(estimate.value), f"{shown(estimate.low)} to {shown(estimate.high)}" if known else NONE]
+    return [shown(estimate.value), f"{shown(estimate.low)} to {shown(estimate.high)}" if known else NO_VALUE]
 
 
 def samples(estimate: Estimate) -> str:
@@ -283,12 +283,12 @@ def samples(estimate: Estimate) -> str:
     >>> samples(Estimate(0.5, of=2)), samples(Estimate(1.0, of=1)), samples(Estimate(None))
     ('2 samples', '1 sample', '–')
     """
-    return f"{estimate.of} sample{'' if estimate.of == 1 else 's'}" if estimate.of else NONE
+    return f"{estimate.of} sample{'' if estimate.of == 1 else 's'}" if estimate.of else NO_VALUE
 
 
 def with_interval(estimate: Estimate) -> str:
     value, interval = cells(estimate)
-    return value if interval == NONE else f"{value} ({interval})"
+    return value if interval == NO_VALUE else f"{value} ({interval})"
 
 
 def html(results: Results) -> str:

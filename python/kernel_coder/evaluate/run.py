@@ -44,7 +44,7 @@ from kernel_coder.run.extras import require_extra
 from kernel_coder.tasks import Task, TaskSet, load_tasks
 from kernel_coder.tasks.order import in_turn
 
-MEASURED_IN = "fp32"
+ADMISSION_PRECISION = "fp32"
 """The precision for which the packaged admission list was measured."""
 
 SHOWN_PROBLEMS = 5
@@ -164,7 +164,7 @@ def without_refused(tasks: TaskSet, config: EvaluateConfig) -> tuple[TaskSet, tu
     refused = {
         task.id: Refused(task.id, known, leaves_out)
         for task in tasks
-        if task.precision == MEASURED_IN
+        if task.precision == ADMISSION_PRECISION
         and (known := known_admission(task.reference)) is not None
         and not known.admitted
     }

@@ -78,7 +78,8 @@ class Store:
 
     Args:
         folder: created if it does not exist.
-        config: written to ``config.yaml``. A resumed run must have the same config, except for ``config.MAY_CHANGE``.
+        config: written to ``config.yaml``. A resumed run must have the same config, except for
+            ``config.CHANGEABLE_FIELDS``.
         resume: continue the run in the folder.
 
     Raises:

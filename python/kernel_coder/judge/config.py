@@ -153,11 +153,11 @@ class JudgeConfig(BaseModel):
                 raise ValueError(f"compile_for: {error}") from None
         return self
 
-    def life_s(self, backend: str) -> float:
+    def time_limit_s(self, backend: str) -> float:
         """Return the time limit of a candidate of this backend, in seconds.
 
-        >>> JudgeConfig().life_s("triton"), JudgeConfig().life_s("cuda"), JudgeConfig(timeout_s=5).life_s("cuda")
-        (60.0, 300.0, 5.0)
+        >>> JudgeConfig().time_limit_s("triton"), JudgeConfig(timeout_s=5).time_limit_s("cuda")
+        (60.0, 5.0)
         """
         return self.timeout_s or (300.0 if backend in BUILDS else 60.0)
 

@@ -17,10 +17,10 @@ from kernel_coder.ops.compare import ComparisonResult
 from kernel_coder.run.hashes import sha256_text
 from kernel_coder.tasks import Task
 
-BUDGET = 2000
+MAX_CHARACTERS = 2000
 """Default upper limit of a text, in characters: about 500 tokens."""
 
-NOTE = 40
+NOTE_CHARACTERS = 40
 """Number of characters reserved for a note that something was left out. The longest note fits."""
 
 MAX_SCANNED = 200_000
@@ -36,7 +36,7 @@ CONTEXT_LINES = 3
 # ---- any text of a candidate
 
 
-def bounded(text: str, budget: int = BUDGET) -> str:
+def bounded(text: str, budget: int = MAX_CHARACTERS) -> str:
     """Make a text harmless, and cut out its middle if it is longer than `budget` characters.
 
     First the end of every very long line is removed. Then whole lines are left out, so that about two thirds of the
@@ -50,7 +50,7 @@ def bounded(text: str, budget: int = BUDGET) -> str:
     text = harmless(text).strip("\n")
     if len(text) <= budget:
         return text
-    room = max(budget - NOTE, 0)
+    room = max(budget - NOTE_CHARACTERS, 0)
     longest = max(budget // 4, 80)
     lines = [line if len(line) <= longest else f"{line[: longest - 4]} ..." for line in text.split("\n")]
     head = _fitting(lines, room * 2 // 3)
@@ -224,7 +224,7 @@ _CHAINED = re.compile(
 )
 
 
-def exception(traceback: str, *, source: str, file: str, budget: int = BUDGET) -> str:
+def exception(traceback: str, *, source: str, file: str, budget: int = MAX_CHARACTERS) -> str:
     """Return the last exception of a Python traceback, and the candidate's line that raised it.
 
     Args:
@@ -291,7 +291,7 @@ _NOISE = re.compile(
 _PLACE = re.compile(r"^\S+?[(:]\d+(?:[):,]|:\d+:)")
 
 
-def compile_error(output: str, *, budget: int = BUDGET) -> str:
+def compile_error(output: str, *, budget: int = MAX_CHARACTERS) -> str:
     """Return the lines of a compiler's output that say what is wrong, in order and without repetitions.
 
     The lines below an error that show its place are kept. Command lines, chains of includes and summaries are removed.
@@ -327,19 +327,19 @@ def compile_error(output: str, *, budget: int = BUDGET) -> str:
         text = "\n".join(line for line in lines if line.strip())
         return bounded(text[max(len(text) - budget, 0) :], budget) or "the compiler failed without a message"
     kept = [bounded(blocks[0], budget)]
-    room = budget - len(kept[0]) - NOTE
+    room = budget - len(kept[0]) - NOTE_CHARACTERS
     for block in blocks[1:]:
         room -= len(block) + 1
         if room < 0:
             break
         kept.append(block)
     rest = len(blocks) - len(kept)
-    if rest and len(kept[0]) + NOTE <= budget:
+    if rest and len(kept[0]) + NOTE_CHARACTERS <= budget:
         kept.append(f"... ({rest} more error{'s' * (rest > 1)})")
     return bounded("\n".join(kept), budget)
 
 
-OF_SUCCESS = (
+SUCCESS_FIELDS = (
     *("speedup", "speedup_low", "speedup_high", "runtime_ms", "reference_ms"),
     *("kernel_share", "kernels", "specialised"),
 )

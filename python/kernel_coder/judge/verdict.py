@@ -364,7 +364,7 @@ def _fitted(hint: Any, value: Any, where: str, from_json: bool = False) -> Any:
     raise TypeError(f"{where} must be of type {name}; got {value!r}")
 
 
-ADDED_LATER: dict[str, Any] = dict.fromkeys(
+LATER_FIELDS: dict[str, Any] = dict.fromkeys(
     [
         *("library_share", "specialised", "deterministic", "aliases_input", "reuses_output"),
         *("memory_bytes", "reference_memory_bytes", "roofline_share", "clock_note"),
@@ -375,7 +375,7 @@ ADDED_LATER: dict[str, Any] = dict.fromkeys(
 
 def _record(cls: type[Record], value: dict[str, Any], where: str) -> Record:
     hints = _hints(cls)
-    value = {**(ADDED_LATER if cls is Verdict else {}), **value}
+    value = {**(LATER_FIELDS if cls is Verdict else {}), **value}
     for name in hints:
         if name not in value:
             raise ValueError(f"{where} has no field {name}")
@@ -390,7 +390,7 @@ def _record(cls: type[Record], value: dict[str, Any], where: str) -> Record:
     return cls(**fitted)
 
 
-NEARNESS = (
+OUTCOME_ORDER = (
     Outcome.HARNESS_FAILED,
     Outcome.REJECTED,
     Outcome.FORMAT_ERROR,
@@ -419,4 +419,4 @@ def rank(verdict: Verdict | None) -> tuple[int, float, float]:
         return (-1, 0.0, 0.0)
     elements = sum(error.elements for error in verdict.errors)
     wrong = sum(error.mismatches for error in verdict.errors) / elements if elements else 0.0
-    return (NEARNESS.index(verdict.outcome), verdict.speedup_low or 0.0, -wrong)
+    return (OUTCOME_ORDER.index(verdict.outcome), verdict.speedup_low or 0.0, -wrong)

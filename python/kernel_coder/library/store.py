@@ -30,7 +30,7 @@ from kernel_coder.tasks.generator.fingerprint import fingerprint, module_shingle
 VARIABLE = "KERNEL_CODER_LIBRARY"
 """The environment variable that names the library's file."""
 
-USUAL_PATH = "runs/library.sqlite"
+DEFAULT_PATH = "runs/library.sqlite"
 
 VERSION = 1
 """Version of the tables below, kept in the file as ``user_version``."""
@@ -107,7 +107,7 @@ class Entry:
 def default_path() -> Path:
     """Return the library that commands use if none is named: ``$KERNEL_CODER_LIBRARY``, else
     ``runs/library.sqlite``."""
-    return Path(os.environ.get(VARIABLE) or USUAL_PATH)
+    return Path(os.environ.get(VARIABLE) or DEFAULT_PATH)
 
 
 class Library:

@@ -13,7 +13,7 @@ from kernel_coder.run.flags import UsageError, rule
 from kernel_coder.sft.config import SftConfig
 from kernel_coder.train.config import TrainConfig
 
-SET_HERE = {
+FIXED_FIELDS = {
     "train": ("model.name_or_path", "run.output_dir", "run.overwrite_output_dir", "run.seed"),
     "sft": ("model.name_or_path", "data.path", "run.output_dir", "run.overwrite_output_dir"),
     "evaluate": ("model", "output"),
@@ -88,7 +88,7 @@ def load_config(path: str | Path | None, flags: list[str] | None = None) -> Loop
         UsageError: the file cannot be read, or a value of the loop or of an inner config is not allowed.
     """
     config = load(LoopConfig, path, flags)
-    for section, names in SET_HERE.items():
+    for section, names in FIXED_FIELDS.items():
         for name in names:
             value: Any = getattr(config, section)
             for part in name.split("."):

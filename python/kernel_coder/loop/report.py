@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_coder.loop.config import LoopConfig
-from kernel_coder.pages import NONE, percent, render, times
+from kernel_coder.pages import NO_VALUE, percent, render, times
 
 REPORT, TABLE = "report.html", "rounds.md"
 
@@ -37,16 +37,20 @@ def rows(rounds: Sequence[Round]) -> list[list[str]]:
     for one in rounds:
         row = [str(one.number)]
         row += (
-            [f"{one.rl['answers']}", percent(one.rl["correct"] / max(one.rl["answers"], 1))] if one.rl else [NONE] * 2
+            [f"{one.rl['answers']}", percent(one.rl["correct"] / max(one.rl["answers"], 1))]
+            if one.rl
+            else [NO_VALUE] * 2
         )
-        row += [percent(one.rl["different"] / max(one.rl["answers"], 1))] if one.rl else [NONE]
+        row += [percent(one.rl["different"] / max(one.rl["answers"], 1))] if one.rl else [NO_VALUE]
         row += (
-            [f"{one.keep['kept']} of {one.keep['correct']}", f"{one.keep['thinking']:.0f}"] if one.keep else [NONE] * 2
+            [f"{one.keep['kept']} of {one.keep['correct']}", f"{one.keep['thinking']:.0f}"]
+            if one.keep
+            else [NO_VALUE] * 2
         )
         known = one.evaluate
-        row += [interval(known["pass"].get(str(k), [None] * 3), percent) if known else NONE for k in ks]
-        row += [percent(known["different"]), f"{known['different_correct']:.1f}"] if known else [NONE] * 2
-        row += [interval(known["speedup"], times) if known else NONE, f"{one.seconds:.0f}"]
+        row += [interval(known["pass"].get(str(k), [None] * 3), percent) if known else NO_VALUE for k in ks]
+        row += [percent(known["different"]), f"{known['different_correct']:.1f}"] if known else [NO_VALUE] * 2
+        row += [interval(known["speedup"], times) if known else NO_VALUE, f"{one.seconds:.0f}"]
         found.append(row)
     return found
 
@@ -59,7 +63,7 @@ def interval(values: Sequence[float | None], shown: Any) -> str:
     """
     value, low, high = values
     if value is None:
-        return NONE
+        return NO_VALUE
     return str(shown(value)) + (f" ({shown(low)} to {shown(high)})" if low is not None else "")
 
 

@@ -39,7 +39,7 @@ TAGS = ("<thinking>", "</thinking>", "<answer>", "</answer>", "```python", "```"
 
 # A line end with the indentation behind it is one piece, so that a block's depth is one token. Digits stand alone:
 # a number that has to be copied out of a prompt is then never cut differently at another place.
-PIECES = r"\n+ *| ?[^\W\d]+|\d| ?[^\w\s]+| +|\s"
+TOKEN_PATTERN = r"\n+ *| ?[^\W\d]+|\d| ?[^\w\s]+| +|\s"
 
 TEXT_SUFFIXES = (".py", ".txt", ".md")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -62,7 +62,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = VOCABULARY) -> Pr
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(TOKEN_PATTERN), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

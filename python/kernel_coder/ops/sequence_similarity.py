@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernel_coder import _C
 
-MOST_THREADS = 2**31 - 1  # the largest C++ int; the op never starts more threads than there are pairs
+MAX_THREADS = 2**31 - 1  # the largest C++ int; the op never starts more threads than there are pairs
 
 
 def sequence_similarity(a: str, b: str, *, autojunk: bool = False) -> float:
@@ -69,5 +69,5 @@ def sequence_similarities(
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     elif not isinstance(threads, int):
         raise TypeError(f"threads must be int or None; got {type(threads).__name__}")
-    ratios = _C.sequence_similarities(a, b, bool(autojunk), min(threads, MOST_THREADS))
+    ratios = _C.sequence_similarities(a, b, bool(autojunk), min(threads, MAX_THREADS))
     return torch.tensor(ratios, dtype=torch.float64)

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import BaseLoader, ChoiceLoader, DictLoader, Environment, FunctionLoader, StrictUndefined
 
-NONE = "–"
+NO_VALUE = "–"
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 BASE = "base.html.jinja"
 
@@ -63,7 +63,7 @@ def percent(value: float | None) -> str:
     >>> percent(0.125), percent(None)
     ('12.5%', '–')
     """
-    return NONE if value is None else f"{100 * value:.1f}%"
+    return NO_VALUE if value is None else f"{100 * value:.1f}%"
 
 
 def times(value: float | None) -> str:
@@ -72,4 +72,4 @@ def times(value: float | None) -> str:
     >>> times(1.5), times(1234.5)
     ('1.50x', '1,234x')
     """
-    return NONE if value is None else f"{value:,.0f}x" if value >= 100 else f"{value:.2f}x"
+    return NO_VALUE if value is None else f"{value:,.0f}x" if value >= 100 else f"{value:.2f}x"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LONG = 8192
+LONG_SEQUENCE_TOKENS = 8192
 """Mean length, in tokens, from which sequences are attended to one by one with torch's attention instead of
 FlashAttention for packed rows: for a single long sequence torch has the faster kernels."""
 
@@ -37,8 +37,8 @@ class Layout:
 
     @property
     def is_long(self) -> bool:
-        """Whether the sequences are so long that torch's attention is faster; see :data:`LONG`."""
-        return not self.prompts and self.spans[-1][1] >= LONG * len(self.spans)
+        """Whether the sequences are so long that torch's attention is faster; see :data:`LONG_SEQUENCE_TOKENS`."""
+        return not self.prompts and self.spans[-1][1] >= LONG_SEQUENCE_TOKENS * len(self.spans)
 
 
 def layout_of(

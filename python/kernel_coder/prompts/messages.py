@@ -11,7 +11,7 @@ from kernel_coder.prompts.blocks import Message, TemplateKind, fence_for, plain_
 from kernel_coder.tasks import Task
 
 TEMPLATES = Path(__file__).parent / "templates"
-IMPLEMENT = Path(__file__).parent / "implement.jinja"
+IMPLEMENT_TEMPLATE = Path(__file__).parent / "implement.jinja"
 PROMPTS = TemplateKind("prompt template", TEMPLATES, ("system", "user", "assistant"))
 
 LANGUAGES = {"triton": "Triton", "cuda": "CUDA C++", "cpp": "C++", "torch": "PyTorch"}
@@ -84,7 +84,7 @@ def build_messages(
     return PROMPTS.fill(template, context, f" for task {task.id}")
 
 
-def build_implementation_messages(op: str, template: str | Path = IMPLEMENT) -> list[Message]:
+def build_implementation_messages(op: str, template: str | Path = IMPLEMENT_TEMPLATE) -> list[Message]:
     """Return the messages that ask a model for both a PyTorch module and its Triton kernels, from a description.
 
     Args:

@@ -7,7 +7,7 @@ import re
 from kernel_coder.ops.parse_response import Response
 
 TAGS = ("<thinking>", "</thinking>", "<answer>", "</answer>")
-WHITE = " \t\n\v\f\r"
+WHITESPACE = " \t\n\v\f\r"
 
 
 def parse_response(text: str) -> Response:
@@ -29,11 +29,11 @@ def parse_response(text: str) -> Response:
         answer = rest.partition("</answer>")[0]
 
     blocks = code_blocks(rest if answer is None else answer)
-    codes = [code for code, _ in blocks if code.strip(WHITE)]
+    codes = [code for code, _ in blocks if code.strip(WHITESPACE)]
     error = first_error(text, blocks)
     return Response(
-        thinking=None if found_thinking is None else found_thinking.strip(WHITE),
-        answer=None if answer is None else answer.strip(WHITE),
+        thinking=None if found_thinking is None else found_thinking.strip(WHITESPACE),
+        answer=None if answer is None else answer.strip(WHITESPACE),
         code=codes[0] if codes else None,
         ok=error is None,
         error=error,
@@ -74,7 +74,7 @@ def first_error(text: str, blocks: list[tuple[str, bool]]) -> str | None:
     for where, between in zip(
         ("before <thinking>", "between </thinking> and <answer>", "after </answer>"), parts.groups(), strict=True
     ):
-        if between.strip(WHITE):
+        if between.strip(WHITESPACE):
             return f"there is text {where}"
     if not blocks:
         return "the answer has no code block"
@@ -82,6 +82,6 @@ def first_error(text: str, blocks: list[tuple[str, bool]]) -> str | None:
         return "the code block in the answer is not closed"
     if len(blocks) > 1:
         return f"the answer must have one code block; it has {len(blocks)}"
-    if not blocks[0][0].strip(WHITE):
+    if not blocks[0][0].strip(WHITESPACE):
         return "the code block in the answer is empty"
     return None

@@ -22,7 +22,7 @@ from kernel_coder.evaluate.errors import (
 )
 from kernel_coder.evaluate.help import show_help
 from kernel_coder.judge.verdict import REFUSED
-from kernel_coder.refine.config import COMMON, USAGE, RefineConfig, parse
+from kernel_coder.refine.config import COMMON_FIELDS, USAGE, RefineConfig, parse
 from kernel_coder.run.errors import StopRequested
 from kernel_coder.run.flags import end
 
@@ -37,7 +37,7 @@ def main(
 ) -> int:
     """Runs the command and returns its exit code; ``make_model`` and ``make_judge`` replace the real ones in tests."""
     given = sys.argv[1:] if arguments is None else arguments
-    if show_help(given, USAGE, RefineConfig, COMMON):
+    if show_help(given, USAGE, RefineConfig, COMMON_FIELDS):
         return 0
     try:
         config, resume = parse(given)

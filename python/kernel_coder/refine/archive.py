@@ -23,7 +23,7 @@ from kernel_coder.tasks.task import parse
 SPEEDUPS = (0.5, 1.0, 1.5, 2.0, 4.0)
 """Limits between the values of the axis ``speedup``, the reference's time divided by the kernel's."""
 
-MOST_KERNELS = 4
+MAX_KERNELS = 4
 """Largest value of the axis ``kernels``; more kernels count as this number."""
 
 NEIGHBOURS = 3
@@ -101,7 +101,7 @@ def number_of_kernels(code: str) -> str:
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         triton = sum(any("jit" in ast.unparse(one) for one in node.decorator_list) for node in functions)
     count = triton + code.count("__global__")
-    return str(count) if count < MOST_KERNELS else f"{MOST_KERNELS}+"
+    return str(count) if count < MAX_KERNELS else f"{MAX_KERNELS}+"
 
 
 @dataclass(slots=True)

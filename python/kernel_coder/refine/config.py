@@ -13,7 +13,7 @@ from kernel_coder.evaluate.help import suggestion
 from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.run.flags import FlagParser, UsageError, flag_of, validated
 
-COMMON = (
+COMMON_FIELDS = (
     *("model", "strategy", "turns", "parallel", "seconds", "stop_when_correct", "backend", "device", "base_url"),
     "output",
 )

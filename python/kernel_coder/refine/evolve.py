@@ -31,7 +31,7 @@ never use up that budget."""
 SMALL_SHARE = 0.9
 """Share of the device time in the candidate's own kernels below which the hint is to replace more operators."""
 
-NEAR_PEAK = 0.8
+NEAR_PEAK_SHARE = 0.8
 """Share of the roofline from which the hint is that little is left to gain."""
 
 
@@ -149,7 +149,7 @@ def hint(parent: Attempt, random: Random) -> str:
         return "Replace more of the remaining PyTorch operators by your own kernels."
     if any(f"{count} spill" in verdict.kernels for count in range(1, 10)):
         return "Registers spill to memory: use smaller tiles, or more warps for each tile."
-    if share is not None and share >= NEAR_PEAK:
+    if share is not None and share >= NEAR_PEAK_SHARE:
         return "It is close to what the device can do. Change the algorithm so that it moves fewer bytes."
     ideas = [
         "Try another tile size, and another number of warps.",

@@ -28,7 +28,7 @@ MAX_DOTS = 60
 PALETTE = (6, 2, 0, 3, 7, 1, 5, 8, 4, 9, 10)
 """Colours of lines without a colour of their own, in order."""
 
-SMOOTH_FROM = 30
+MIN_SMOOTHED_POINTS = 30
 """Number of points from which a noisy line is drawn pale, with its moving mean on top."""
 
 Unit = Literal["number", "share", "seconds", "speedup"]
@@ -156,7 +156,7 @@ def _drawn(one: Line, number: int, noisy: bool, path: Path, x: Scale, y: Scale) 
             parts.append(
                 f'<line class="whisker c{number}" x1="{x(one.steps[0]):.1f}" x2="{x(one.steps[0]):.1f}" {ends}/>'
             )
-    pale = noisy and not one.dots and len(points) >= SMOOTH_FROM
+    pale = noisy and not one.dots and len(points) >= MIN_SMOOTHED_POINTS
     if len(points) > 1:
         parts.append(f'<path class="line c{number}{" pale" if pale else ""}" d="{path(points)}"/>')
     if pale:

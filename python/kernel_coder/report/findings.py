@@ -23,10 +23,10 @@ FEW_TASKS = 50
 SOLVED = "eval/correct_by_turn/"
 """Prefix of the curves with the share of conversations that are solved within a number of turns."""
 
-SURE = 0.02
+LOW_ENTROPY = 0.02
 """Entropy in nats per token below which a model nearly always gives the same answer."""
 
-CLEARLY = 3.0
+CLEAR_CHANGE_ERRORS = 3.0
 """Number of standard errors between the two ends of a noisy curve from which the report says that it has changed."""
 
 State = Literal["fine", "warning", "unknown"]
@@ -52,11 +52,11 @@ class Change:
 
     @property
     def rose(self) -> bool:
-        return self.errors > CLEARLY
+        return self.errors > CLEAR_CHANGE_ERRORS
 
     @property
     def fell(self) -> bool:
-        return self.errors < -CLEARLY
+        return self.errors < -CLEAR_CHANGE_ERRORS
 
 
 @dataclass(frozen=True)
@@ -364,8 +364,8 @@ def _entropy(run: Run) -> Check | None:
     if found is None:
         return None
     moved = f"entropy went from {shown(found.before)} to {shown(found.after)} nats per token"
-    if found.after < 0.2 * found.before or found.after < SURE:
-        always_low = found.before < SURE
+    if found.after < 0.2 * found.before or found.after < LOW_ENTROPY:
+        always_low = found.before < LOW_ENTROPY
         subject = (
             f"The entropy was low from the start ({moved.removeprefix('entropy went ')})"
             if always_low

@@ -18,7 +18,7 @@ from kernel_coder.report.samples import Chooser, Chosen
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.logs import CONFIG, METRICS, SAMPLES, SUMMARY
 
-QUIET_S = 600
+ENDED_AFTER_S = 600
 """Time without a write, in seconds, after which a run without a summary counts as ended; a step rarely takes longer."""
 
 Kind = Literal["reinforcement", "supervised"]
@@ -66,7 +66,7 @@ class Run:
     def status(self) -> Status:
         if self.summary is not None:
             return "finished" if self.summary.get("status") == "finished" else "stopped"
-        return "running" if time.time() - self.written_at < QUIET_S else "ended"
+        return "running" if time.time() - self.written_at < ENDED_AFTER_S else "ended"
 
     @property
     def last_step(self) -> int:

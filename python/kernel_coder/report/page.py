@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kernel_coder.pages import NONE, percent, render, visible
+from kernel_coder.pages import NO_VALUE, percent, render, visible
 from kernel_coder.report.charts import legend, shown, svg
 from kernel_coder.report.contents import COLOURS, MEANINGS, Section, duration, phases, rejections, sections
 from kernel_coder.report.findings import checks, ends, held_out, held_out_tasks, story
@@ -73,7 +73,7 @@ def html(run: Run) -> str:
         made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         percent=percent,
         shown=shown,
-        NONE=NONE,
+        NO_VALUE=NO_VALUE,
     )
 
 
@@ -153,7 +153,7 @@ def numbers(run: Run) -> list[tuple[str, str, str]]:
             before, after = sum(curve.values[:end]) / end, sum(curve.values[-end:]) / end
             values = f"{shown(before, unit)} → {shown(after, unit)}"  # type: ignore[arg-type]
             found.append((label, values, "first quarter of the steps → last quarter"))
-    found.append(("steps", f"{run.last_step:,}", f"{duration(run.seconds)} in steps" if run.seconds else NONE))
+    found.append(("steps", f"{run.last_step:,}", f"{duration(run.seconds)} in steps" if run.seconds else NO_VALUE))
     trained = run.curve("num_tokens")
     if trained is not None:
         found.append(("tokens trained on", f"{trained.last:,.0f}", "tokens in the loss"))

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernel_coder.report.charts import SMOOTH_FROM, Chart, colour, moving_mean, shown
+from kernel_coder.report.charts import MIN_SMOOTHED_POINTS, Chart, colour, moving_mean, shown
 from kernel_coder.report.contents import sections
 from kernel_coder.report.folder import Run
 
@@ -64,7 +64,7 @@ def _write(charts: Sequence[Chart], path: Path) -> None:
         for one, paint, label in zip(lines, colours, labels, strict=True):
             if chart.stacked:
                 continue
-            noisy = chart.noisy and not one.dots and len(one) >= SMOOTH_FROM
+            noisy = chart.noisy and not one.dots and len(one) >= MIN_SMOOTHED_POINTS
             marker = "o" if one.dots or len(one) <= 12 else None
             axes.plot(
                 one.steps, one.values, color=paint, linewidth=1, alpha=0.3 if noisy else 1, marker=marker, markersize=3,

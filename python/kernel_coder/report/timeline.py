@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from kernel_coder.report.charts import LEFT, RIGHT, WIDTH, shown
 from kernel_coder.report.folder import Run
 
-STEPS = 4
+DRAWN_STEPS = 4
 """Number of steps that are drawn. With more, the bars of a step would be too short to see."""
 
 LANES = {
@@ -48,7 +48,7 @@ def bars(run: Run) -> list[Bar]:
                 for step, value in zip(curve.steps, curve.values, strict=True):
                     spans.setdefault(int(step), {}).setdefault(name.rpartition("/")[2], [0.0, 0.0])[place] = value
     lane_of = {phase: lane for lane, phases in LANES.items() for phase in phases}
-    last = sorted(spans)[-STEPS:]
+    last = sorted(spans)[-DRAWN_STEPS:]
     return [
         Bar(lane_of[phase], step, begin, end)
         for step in last

@@ -18,7 +18,7 @@ BLOCK = 64
 LEAST_ROWS = 16
 """Smallest number of rows that a Triton matrix product allows; fewer queries are padded to it."""
 
-AGREES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+MAX_ERRORS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 """Largest relative difference to torch's attention in float64 at which the kernel is used, by dtype."""
 
 
@@ -134,4 +134,4 @@ def why_not(device: torch.device, dtype: torch.dtype, key_heads: int, group: int
         return f"the kernel does not run: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     pairs = zip((found, *caches), (wanted, *exact[5:]), strict=True)
     apart = max(float((one.double() - other).norm() / other.norm()) for one, other in pairs)
-    return None if apart <= AGREES[dtype] else f"the kernel is off by {apart:.2g}"
+    return None if apart <= MAX_ERRORS[dtype] else f"the kernel is off by {apart:.2g}"

@@ -33,7 +33,7 @@ steps on ended answers."""
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 """Numbers of rows that a decoding step can have; above these, multiples of 256. Each size needs its own graph."""
 
-ROOM = 128
+WIDTH_STEP = 128
 """Cache length and attention width are rounded up to a multiple of this many tokens, so that few graphs are needed."""
 
 PREFILL_TOKENS = 32768
@@ -181,7 +181,7 @@ class StaticEngine:
 
     def _make_room(self, answers: int, prompt: int, completion: int) -> _Slots:
         """Make slots for the given number of answers, or as many as fit into memory. Later calls reuse them."""
-        room = rounded(prompt + completion, ROOM)
+        room = rounded(prompt + completion, WIDTH_STEP)
         rows = size_for(min(answers, self.batch_size or answers))
         old = self._slots
         if old is not None:
@@ -271,7 +271,7 @@ class StaticEngine:
                 self._move_together(slots, live, size, smaller, longest + written)
                 size = smaller
             steps = min(self.check_every, limit - written)
-            width = min(rounded(longest + written + steps, ROOM), slots.cache.room)
+            width = min(rounded(longest + written + steps, WIDTH_STEP), slots.cache.room)
             for _ in range(steps):
                 self._step(slots, size, width, sampling)
             written += steps

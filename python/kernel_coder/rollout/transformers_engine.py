@@ -13,11 +13,11 @@ from transformers.cache_utils import DynamicLayer
 from kernel_coder.rollout.engine import Sampling
 from kernel_coder.rollout.types import Turn
 
-KEPT = 0.75
+COMPACT_BELOW = 0.75
 """Ended answers are removed once at most this share of the batch is in progress, because each removal copies the
 cache."""
 
-GROWTH = 128
+CACHE_GROWTH = 128
 """Number of tokens by which a full cache grows. Each growth copies the cache, so it should not grow by single
 tokens."""
 
@@ -91,7 +91,7 @@ class TransformersEngine:
             left = int((~done).sum())
             if left == 0 or position + 1 == sampling.max_completion_length:
                 break
-            if left <= KEPT * len(rows):
+            if left <= COMPACT_BELOW * len(rows):
                 kept = (~done).nonzero()[:, 0]
                 cache.batch_select_indices(kept)
                 rows, mask, length, token, done = rows[kept], mask[kept], length[kept], token[kept], done[kept]
@@ -137,7 +137,8 @@ class _GrowingLayer(DynamicLayer):
         end = start + key_states.shape[-2]
         if self._room is None or self._room[0].shape[-2] < end or self._room[0].shape[0] != key_states.shape[0]:
             keys, values = (
-                new.new_empty((*new.shape[:-2], end + GROWTH, new.shape[-1])) for new in (key_states, value_states)
+                new.new_empty((*new.shape[:-2], end + CACHE_GROWTH, new.shape[-1]))
+                for new in (key_states, value_states)
             )
             if start and self.keys is not None and self.values is not None:
                 keys[..., :start, :], values[..., :start, :] = self.keys, self.values

@@ -13,7 +13,7 @@ from kernel_coder.run.config import RunConfig
 from kernel_coder.run.errors import UsageError
 from kernel_coder.run.files import CONFIG, METRICS, SAMPLES, SUMMARY
 
-LATEST = "latest"
+LATEST_LINK = "latest"
 """Name of the link, beside the folders of runs, to the folder of the last one."""
 
 
@@ -43,8 +43,8 @@ def choose_folder(config: RunConfig, resume: str | None) -> RunConfig:
 
 def link_latest(run_dir: Path) -> None:
     """Makes the link ``latest``, beside the folder of a run, point to that folder. A file that is no link is kept."""
-    link = run_dir.parent / LATEST
-    part = link.with_name(f".{LATEST}-{os.getpid()}")
+    link = run_dir.parent / LATEST_LINK
+    part = link.with_name(f".{LATEST_LINK}-{os.getpid()}")
     if link.exists() and not link.is_symlink():
         return
     with contextlib.suppress(OSError):  # a file system without links

@@ -243,7 +243,7 @@ class Saver:
             self.finish()
 
 
-LAGS_FROM = 1.25
+LAG_RATIO = 1.25
 """A rank lags if its phases take at least this many times as long as those of the median rank."""
 
 LAG_STEPS = 3
@@ -277,7 +277,7 @@ class RankTimes:
         found |= {"time/slowest_rank": float(busy.index(slowest)), "time/imbalance": slowest / max(middle, 1e-9)}
         notes = []
         for rank, seconds in enumerate(busy):
-            self.lagging[rank] = self.lagging.get(rank, 0) + 1 if seconds > LAGS_FROM * middle else 0
+            self.lagging[rank] = self.lagging.get(rank, 0) + 1 if seconds > LAG_RATIO * middle else 0
             if self.lagging[rank] == LAG_STEPS:
                 notes.append(
                     f"rank {rank} on {everyone[rank][0]} lags: {seconds:.1f} s of work in this step, where the median "

@@ -15,7 +15,7 @@ from kernel_coder.run.command import run_command
 from kernel_coder.run.distributed import end_process
 from kernel_coder.sft.config import SftConfig
 
-COMMON = (
+COMMON_FIELDS = (
     *("model.name_or_path", "model.device", "data.path", "data.prompt_template", "data.max_length"),
     *("eval.path", "optim.learning_rate", "optim.per_device_train_batch_size", "run.num_train_epochs"),
     *("run.max_steps", "run.output_dir"),
@@ -28,7 +28,7 @@ USAGE = "kernel-coder sft [--config FILE or NAME] [--resume [PATH]]"
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if show_help(given, USAGE, SftConfig, COMMON, recipes=True):
+    if show_help(given, USAGE, SftConfig, COMMON_FIELDS, recipes=True):
         return 0
     return run_command(SftConfig, _loop, given, module="kernel_coder.sft")
 

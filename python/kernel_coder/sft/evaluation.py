@@ -17,7 +17,7 @@ from kernel_coder.train.groups import verdicts_of
 from kernel_coder.train.metrics import completion_metrics, verdict_metrics
 from kernel_coder.train.rollouts import conversations, may_overlap, of_all_ranks, own_conversations
 
-ANSWERED = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
+ANSWER_METRICS = ("format", "judge/", "completions/mean_length", "completions/clipped_ratio")
 """Prefixes of the metrics that are logged for the model's own answers."""
 
 
@@ -69,4 +69,4 @@ def _answer(run: SftRun, step: int) -> tuple[dict[str, float], list[dict[str, An
         }
         for i, rollout in enumerate(rollouts)
     ]
-    return {name: value for name, value in metrics.items() if name.startswith(ANSWERED)}, lines
+    return {name: value for name, value in metrics.items() if name.startswith(ANSWER_METRICS)}, lines

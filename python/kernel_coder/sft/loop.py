@@ -28,7 +28,7 @@ from kernel_coder.sft.setup import SftRun, batches_of, own_packs, prepare, steps
 from kernel_coder.sft.update import SftUpdate, update
 from kernel_coder.train.curriculum import epoch_order
 
-SHOWN = {
+PRINTED_METRICS = {
     "epoch": "epoch",
     "loss": "loss",
     "grad_norm": "grad norm",
@@ -43,7 +43,7 @@ SHOWN = {
 }
 """The metrics that are printed, and their labels. ``metrics.jsonl`` has all metrics."""
 
-FIRST_AND_LAST = ("loss", "eval/loss", "eval/format", "eval/judge/correct")
+SUMMARY_METRICS = ("loss", "eval/loss", "eval/format", "eval/judge/correct")
 """The metrics whose first and last value are in the summary."""
 
 
@@ -54,7 +54,7 @@ def train(config: SftConfig, *, resume: str | None = None) -> RunResult:
         config: of the run.
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
-    with opened(config, resume, prepare, SHOWN) as (run, log):
+    with opened(config, resume, prepare, PRINTED_METRICS) as (run, log):
         run.judge.told = log.judged
         if run.state.step == 0 and config.run.eval_on_start and (run.held_out or run.asked):
             log.step(0, *evaluate(run, 0))
@@ -152,7 +152,7 @@ def summarise(run: SftRun, state: RunState, status: str, log: RunLog) -> dict[st
         **progress_facts(status, state),
         "examples": len(run.examples),
         "held_out_tasks": run.num_held_out,
-        **log.first_and_last(FIRST_AND_LAST),
+        **log.first_and_last(SUMMARY_METRICS),
         "trained_model": str(save_merged(run, log.run_dir / "merged").resolve()) if merge else origin["checkpoint"],
         **origin,
     }

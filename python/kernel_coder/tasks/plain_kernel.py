@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import wrap
 
-LINE = 100
+MAX_LINE = 100
 """Upper limit for a line of the rewritten source, in characters."""
 
 
@@ -434,12 +434,12 @@ class PlainKernel:
 
 
 def wrapped(head: str, inside: str, tail: str) -> str:
-    """Return the text in one line, or in several if it is longer than ``LINE``."""
+    """Return the text in one line, or in several if it is longer than ``MAX_LINE``."""
     line = head + inside + tail
-    if len(line) <= LINE:
+    if len(line) <= MAX_LINE:
         return line
     kept_together = inside.replace(": tl.", ":\0tl.")
-    rows = wrap(kept_together, LINE - 4, break_long_words=False, break_on_hyphens=False)
+    rows = wrap(kept_together, MAX_LINE - 4, break_long_words=False, break_on_hyphens=False)
     return "\n".join([head, *(f"    {row}" for row in rows), tail]).replace("\0", " ")
 
 
@@ -490,7 +490,7 @@ def _inline_single_uses(steps: list[_Step]) -> list[_Step]:
         )
         if foldable:
             folded = _replace(readers[0].value, {step.targets[0]: step.value})
-            if len(ast.unparse(folded)) + 8 <= LINE:
+            if len(ast.unparse(folded)) + 8 <= MAX_LINE:
                 readers[0].value = folded
                 del steps[index]
                 continue

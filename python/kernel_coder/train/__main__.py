@@ -19,7 +19,7 @@ from kernel_coder.run.command import run_command
 from kernel_coder.run.distributed import end_process
 from kernel_coder.train.config import TrainConfig
 
-COMMON = (
+COMMON_FIELDS = (
     *("model.name_or_path", "model.device", "data.path", "data.prompt_template", "rollout.num_generations"),
     *("rollout.max_completion_length", "loss.loss_type", "judge.device", "optim.learning_rate", "run.max_steps"),
     "run.output_dir",
@@ -32,7 +32,7 @@ USAGE = "kernel-coder train [--config FILE or NAME] [--resume [PATH]]"
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if show_help(given, USAGE, TrainConfig, COMMON, recipes=True):
+    if show_help(given, USAGE, TrainConfig, COMMON_FIELDS, recipes=True):
         return 0
     return run_command(TrainConfig, _loop, given, module="kernel_coder.train")
 

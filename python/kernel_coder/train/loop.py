@@ -30,7 +30,7 @@ from kernel_coder.train.scoring import rejected_by_share, token_rewards
 from kernel_coder.train.setup import TrainingRun, prepare
 from kernel_coder.train.update import METRIC, UpdateResult
 
-SHOWN = {
+PRINTED_METRICS = {
     "reward": "reward",
     "reward_std": "std",
     "frac_reward_zero_std": "flat groups",
@@ -47,7 +47,7 @@ SHOWN = {
 }
 """The metrics that are printed, and their labels. ``metrics.jsonl`` has all metrics."""
 
-FIRST_AND_LAST = ("reward", "eval/reward", "judge/correct", "eval/judge/correct")
+SUMMARY_METRICS = ("reward", "eval/reward", "judge/correct", "eval/judge/correct")
 """The metrics whose first and last value are in the summary."""
 
 
@@ -58,7 +58,7 @@ def train(config: TrainConfig, *, resume: str | None = None) -> RunResult:
         config: of the run.
         resume: None for a new run, ``auto`` for the newest valid checkpoint of ``run.output_dir``, or a checkpoint.
     """
-    with opened(config, resume, prepare, SHOWN) as (run, log), run.worker.closing(), ahead_of(run) as ahead:
+    with opened(config, resume, prepare, PRINTED_METRICS) as (run, log), run.worker.closing(), ahead_of(run) as ahead:
         run.judge.told = log.judged
         if run.state.step == 0 and config.run.eval_on_start and run.held_out:
             watch = Stopwatch(log.doing)
@@ -195,6 +195,6 @@ def summarise(run: TrainingRun, state: TrainState, status: str, log: RunLog) -> 
         **progress_facts(status, state),
         "tasks": len(run.train),
         "held_out_tasks": len(run.held_out),
-        **log.first_and_last(FIRST_AND_LAST),
+        **log.first_and_last(SUMMARY_METRICS),
         **origin_facts(run, state, config.run, log.run_dir, model=config.model.name_or_path, data=config.data.path),
     }

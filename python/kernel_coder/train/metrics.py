@@ -41,7 +41,7 @@ def resampling_metrics(sampled: Sampled) -> dict[str, float]:
     }
 
 
-EVALUATED = (
+EVALUATION_METRICS = (
     *("unscored", "rewards/", "judge/", "correct_by_turn/", "reward_by_turn/", "turns/"),
     *("completions/mean_length", "completions/clipped_ratio"),
 )
@@ -51,7 +51,11 @@ EVALUATED = (
 def evaluation_metrics(answers: Answers, max_turns: int) -> dict[str, float]:
     """Return the metrics of held-out answers, under ``eval/``."""
     found = answer_metrics(answers, torch.zeros(0), max_turns)
-    return {f"eval/{name}": value for name, value in found.items() if name == "reward" or name.startswith(EVALUATED)}
+    return {
+        f"eval/{name}": value
+        for name, value in found.items()
+        if name == "reward" or name.startswith(EVALUATION_METRICS)
+    }
 
 
 def reward_metrics(

@@ -31,7 +31,7 @@ from kernel_coder.judge.wire.trees import floating
 MANY_ZEROS = 1 / 16
 """Share of an output's elements from which zeros count as a part of the work."""
 
-LOOKED_AT = 1 << 22
+MAX_COMPARED_ELEMENTS = 1 << 22
 """Approximate upper limit of the elements of an output that are looked at in an ablation. It bounds the memory."""
 
 ABLATED_S = 10.0
@@ -276,11 +276,12 @@ def is_destroyed(found: Sequence[Tensor], sample: Sample) -> bool:
 
     The share must be reached among the elements that need work: they are neither zero nor equal to an input at the same
     place. It may also be reached among the zeros, if these are at least :data:`MANY_ZEROS` of all, as after a ReLU, and
-    among the others, if none of them needs work. At most about :data:`LOOKED_AT` elements of each output are looked at.
+    among the others, if none of them needs work. At most about :data:`MAX_COMPARED_ELEMENTS` elements of each output
+    are looked at.
     """
     counts = []
     for one, wanted, allowed in zip(found, sample.expected, sample.tolerances, strict=True):
-        step = max(1, wanted.numel() // LOOKED_AT)
+        step = max(1, wanted.numel() // MAX_COMPARED_ELEMENTS)
         values, expected = one.reshape(-1)[::step].to(wanted.dtype), wanted.reshape(-1)[::step]
         is_zero = expected == 0
         needs_work = ~is_zero

@@ -18,22 +18,22 @@ from kernel_coder.judge.examiner.input_families import is_whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.wire.trees import floating, is_real, map_tensors, tensors_of
 
-NEARLY = 1e-5
+EQUAL_RTOL = 1e-5
 """Relative difference up to which two numbers count as equal. The rounding error of float32 is 1e-7, and the sorted
 numbers may be results of a few operations."""
 
 ZERO_NOISE = 1e-6
 """Standard deviation of the noise that replaces zeros, to see if an output depends on their order."""
 
-FEW_ROUNDED = 0.01
+MAX_ROUNDED_SHARE = 0.01
 """Upper limit of the share of an output's integers that a rounding error may change by one. If it changes more of them,
 they are compared exactly."""
 
-ROUNDINGS = 4
+ROUNDING_TRIES = 4
 """Number of times that all inputs are moved, each time both ways, to find integers that a rounding error changes. A
 single movement can by chance be too small for that, or equal to the movement of the number that it is divided by."""
 
-ORDERS = 3
+TRIED_ORDERS = 3
 """Number of other orders of an input for which it is checked that places follow. One of them may agree by chance."""
 
 
@@ -60,14 +60,14 @@ class Rounded(NamedTuple):
 
     @property
     def are_close(self) -> bool:
-        """Whether they differ by at most one, and in at most :data:`FEW_ROUNDED` of the places.
+        """Whether they differ by at most one, and in at most :data:`MAX_ROUNDED_SHARE` of the places.
 
         >>> zeros = torch.zeros(200, dtype=torch.int64)
         >>> [Rounded(zeros, zeros).widened(zeros.index_fill(0, torch.arange(n), 1)).are_close for n in (1, 3)]
         [True, False]
         """
         changed = self.high - self.low
-        return int(changed.max()) <= 1 and float(changed.double().mean()) <= FEW_ROUNDED
+        return int(changed.max()) <= 1 and float(changed.double().mean()) <= MAX_ROUNDED_SHARE
 
 
 class Gathered(NamedTuple):
@@ -91,7 +91,9 @@ class Gathered(NamedTuple):
         if not keeps:
             output, expected = output.unsqueeze(self.dim), expected.unsqueeze(self.dim)
         got, wanted = (self.source.gather(self.dim, one).double() for one in (output, expected))
-        if not bool(((got - wanted).abs() <= NEARLY * wanted.abs().clamp(min=1e-30)).logical_or(got == wanted).all()):
+        if not bool(
+            ((got - wanted).abs() <= EQUAL_RTOL * wanted.abs().clamp(min=1e-30)).logical_or(got == wanted).all()
+        ):
             return False
         counts = [_repeats(one, self.dim) for one in (output, expected)]
         return counts[0] <= counts[1]
@@ -192,7 +194,7 @@ class PlaceFinder:
             for index, (one, like) in enumerate(zip(found, exact, strict=True))
             if one is None and not floating(like) and like.dtype != torch.bool and like.numel()
         }
-        for _ in range(ROUNDINGS):
+        for _ in range(ROUNDING_TRIES):
             if limits:
                 for outputs in self._outputs_both_ways(inputs, cotangents, False):
                     limits = {index: one.widened(outputs[index]) for index, one in limits.items()}
@@ -207,7 +209,7 @@ class PlaceFinder:
             place = None if floating(like) else gathered_of(like, given)
             if place is None or (family != "own" and index not in self._follow):
                 continue
-            follows = all(self._follows(index, place, inputs, cotangents, like) for _ in range(ORDERS))
+            follows = all(self._follows(index, place, inputs, cotangents, like) for _ in range(TRIED_ORDERS))
             if family == "own" and follows:
                 self._follow.add(index)
             self.is_by_order |= not follows and index in self._follow
@@ -237,7 +239,7 @@ def _moved(
         noise, stays = next(left)
         if stays or not is_real(one):
             return one.clone()
-        new = one * (1 + sign * NEARLY / 4 * noise)
+        new = one * (1 + sign * EQUAL_RTOL / 4 * noise)
         return (torch.where(one == 0, sign * ZERO_NOISE * noise, new) if moves_zeros else new).to(one.dtype)
 
     return map_tensors(inputs, move)

@@ -45,7 +45,7 @@ TIE_SPREAD = 0.01
 LARGEST_WHOLE = float(1 << 20)
 """Numbers above this do not count as whole, because all large floating-point numbers are whole."""
 
-GLANCE = 1000
+FIRST_ELEMENTS = 1000
 """Number of elements that are looked at first. Most tensors without a pattern show there that they have none."""
 
 # ---- patterns of a task's own inputs
@@ -69,7 +69,7 @@ def is_whole(own: Tensor) -> bool:
     >>> is_whole(torch.tensor([0.0, 7.0])), is_whole(torch.tensor([0, 7]))
     (True, False)
     """
-    return is_real(own) and bool(_are_whole(own.reshape(-1)[:GLANCE]).all()) and bool(whole(own))
+    return is_real(own) and bool(_are_whole(own.reshape(-1)[:FIRST_ELEMENTS]).all()) and bool(whole(own))
 
 
 def _are_whole(some: Tensor) -> Tensor:
@@ -105,12 +105,12 @@ def pattern_of(own: Tensor) -> Pattern:
     """
     glances = {"sparse": (own == 0).sum() > 0.05 * own.numel()}
     if is_real(own):
-        glances["whole"] = _are_whole(own.reshape(-1)[:GLANCE]).all()
+        glances["whole"] = _are_whole(own.reshape(-1)[:FIRST_ELEMENTS]).all()
     if own.dim() and own.shape[-1] > 2 and not own.is_complex():
-        glances["sorted"] = _are_sorted(own.reshape(-1, own.shape[-1])[0, :GLANCE]).all()
+        glances["sorted"] = _are_sorted(own.reshape(-1, own.shape[-1])[0, :FIRST_ELEMENTS]).all()
     if own.dim() >= 2 and own.shape[-1] == own.shape[-2] > 1:
         one = own.reshape(-1, *own.shape[-2:])[0]
-        glances["symmetric"] = (one[0, :GLANCE] == one[:GLANCE, 0]).all()
+        glances["symmetric"] = (one[0, :FIRST_ELEMENTS] == one[:FIRST_ELEMENTS, 0]).all()
     may_be = dict(zip(glances, torch.stack(list(glances.values())).tolist(), strict=True))
     return Pattern(
         is_whole=may_be.get("whole", False) and bool(whole(own)),
@@ -168,7 +168,7 @@ def _structured(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
     return new.reshape(own.shape)
 
 
-REACHES = (1.0, 0.6, 0.3, 0.0)
+RANGE_FACTORS = (1.0, 0.6, 0.3, 0.0)
 """Factors on the range of row sizes in the families ``offset`` and ``negative``, and of the factors of ``huge``. If a
 task fails with the first factor, the next one is tried: exp overflows at 100, where a softmax works at 100,000.
 ``tiny`` is not so small there."""
@@ -190,7 +190,7 @@ def _signs(shape: tuple[int, ...], own: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def _tiny(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
-    return own * (1e-4 if reach == REACHES[0] else 1e-3)
+    return own * (1e-4 if reach == RANGE_FACTORS[0] else 1e-3)
 
 
 def _huge(own: Tensor, rng: torch.Generator, reach: float) -> Tensor:
@@ -232,7 +232,7 @@ class InputFamily(NamedTuple):
 
     make: Callable[[Tensor, torch.Generator, float], Tensor]
     """Makes an input of this family from one of the task's own, which has floating-point or complex numbers. The last
-    argument is one of :data:`REACHES`."""
+    argument is one of :data:`RANGE_FACTORS`."""
 
 
 INPUT_FAMILIES = {
@@ -258,7 +258,7 @@ def of_family(family: str, own: Tensor, rng: torch.Generator, reach: float = 1.0
         family: name of the family.
         own: the task's own input.
         rng: generates the random numbers.
-        reach: one of :data:`REACHES`.
+        reach: one of :data:`RANGE_FACTORS`.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> of_family("normal", torch.tril(torch.rand(2, 2)), rng)[0, 1], of_family("shifted", torch.ones(2), rng)

@@ -24,16 +24,16 @@ MIN_LIMIT_S = 10.0
 class Link:
     """Sends requests to a Runner and receives its answers. A Runner that breaks the protocol ends the examination."""
 
-    def __init__(self, channel: Channel, pidfd: int, outputs: Arena, report: Any, life_s: float) -> None:
+    def __init__(self, channel: Channel, pidfd: int, outputs: Arena, report: Any, time_limit_s: float) -> None:
         """
         Args:
             channel: the channel to the Runner.
             pidfd: descriptor of the Runner's process; -1 if its end need not be noticed at once.
             outputs: memory that the Runner writes outputs to.
             report: memory that the Runner writes error messages to.
-            life_s: the Runner's time limit in seconds. Only the time that the Examiner waits for it counts.
+            time_limit_s: the Runner's time limit in seconds. Only the time that the Examiner waits for it counts.
         """
-        self.channel, self.pidfd, self.outputs, self.life_s = channel, pidfd, outputs, life_s
+        self.channel, self.pidfd, self.outputs, self.time_limit_s = channel, pidfd, outputs, time_limit_s
         self.queued_at: float | None = None
         """``time.perf_counter()`` at the Runner's message that all launches of the last request are in line behind the
         gate."""
@@ -52,13 +52,13 @@ class Link:
     @property
     def left_s(self) -> float:
         """Seconds left of the Runner's time limit."""
-        return self.life_s - self.used_s
+        return self.time_limit_s - self.used_s
 
     @property
     def max_request_s(self) -> float:
         """Upper limit for one timed request, in seconds. A candidate that needs longer could not finish all its timed
         requests within its time limit."""
-        return max(MIN_LIMIT_S, self.life_s / 10)
+        return max(MIN_LIMIT_S, self.time_limit_s / 10)
 
     def failed(self, outcome: Outcome, reason: str) -> Exception:
         """Return the exception for a Runner that is late, has ended or breaks the protocol: the candidate's fault."""

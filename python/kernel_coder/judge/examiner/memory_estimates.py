@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kernel_coder.judge.gpu.turns import SHARES
+from kernel_coder.judge.gpu.turns import MEMORY_SHARES
 from kernel_coder.judge.wire.messages import MAX_SLOTS
 
 SLOT_BYTES = {"cpu": 1 << 28, "cuda": 2 << 30}
@@ -17,7 +17,7 @@ SLOT_PART = 1 / 64
 """The same limit as a share of a GPU's memory. With more, every task would reserve memory on a GPU of 80 GB
 (:data:`SMALL_PART`), and small tasks would wait for large ones."""
 
-TIMES_INPUTS = 12
+MEMORY_PER_INPUT_BYTE = 12
 """Estimate of a task's memory as a multiple of its inputs' bytes, until the reference has been called once."""
 
 SMALL_PART = 1 / 24
@@ -106,5 +106,5 @@ def shares_of(wanted: int, total: int, workers: int) -> int:
     >>> [shares_of(gigabytes << 30, 80 << 30, 8) for gigabytes in (0, 15, 30, 100)]
     [0, 16, 32, 64]
     """
-    each = max(total - workers * WORKER_BYTES, total // 2) // SHARES
-    return 0 if wanted < each else min(-(-wanted // each), SHARES)
+    each = max(total - workers * WORKER_BYTES, total // 2) // MEMORY_SHARES
+    return 0 if wanted < each else min(-(-wanted // each), MEMORY_SHARES)

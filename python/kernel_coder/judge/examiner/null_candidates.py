@@ -13,7 +13,7 @@ from kernel_coder.ops.compare import read_comparisons
 KEPT_ELEMENTS = 1 << 25
 """Upper limit of the elements of an output that are kept for the next sample: 256 MiB in float64."""
 
-ANOTHER = "another call's output"
+OTHER_OUTPUT = "another call's output"
 
 
 class NullCandidates:
@@ -24,7 +24,7 @@ class NullCandidates:
     """
 
     def __init__(self) -> None:
-        self.passing = dict.fromkeys(["zeros", "ones", "the mean", "an input", ANOTHER])
+        self.passing = dict.fromkeys(["zeros", "ones", "the mean", "an input", OTHER_OUTPUT])
         """Names of the null candidates that have passed on every sample so far, in order."""
 
         self._before: list[Tensor] | None = None
@@ -32,7 +32,7 @@ class NullCandidates:
 
     def refuse(self) -> None:
         """Raise Refused if a null candidate has passed on every sample; for another call's output, on two at least."""
-        passed = [name for name in self.passing if self._samples > (name == ANOTHER)]
+        passed = [name for name in self.passing if self._samples > (name == OTHER_OUTPUT)]
         if passed:
             raise Refused(f"a candidate that returns {passed[0]} would pass")
 
@@ -43,7 +43,7 @@ class NullCandidates:
         self._samples += 1
         some = [some_of(one) for one in sample.expected]
         for name in list(self.passing):
-            is_another = name == ANOTHER
+            is_another = name == OTHER_OUTPUT
             if is_another and self._before is None:
                 continue
             expected = some if is_another else sample.expected
@@ -60,7 +60,7 @@ class NullCandidates:
             )
             if not all(allowed.passes(one) for allowed, one in zip(sample.tolerances, results, strict=True)):
                 del self.passing[name]
-        self._before = some if ANOTHER in self.passing else None
+        self._before = some if OTHER_OUTPUT in self.passing else None
 
     def _output(self, name: str, index: int, wanted: Tensor, sample: Sample) -> Tensor | None:
         """Return what a null candidate returns as output number `index`; None if it has nothing of that shape."""
@@ -72,7 +72,7 @@ class NullCandidates:
             if not floating(wanted) or wanted.numel() <= 1:
                 return None
             return wanted.mean().expand_as(wanted)
-        if name == ANOTHER:
+        if name == OTHER_OUTPUT:
             assert self._before is not None
             return self._before[index] if self._before[index].shape == wanted.shape else None
         for one in sample.tensors:

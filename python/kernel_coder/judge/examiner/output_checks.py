@@ -18,7 +18,7 @@ from kernel_coder.judge.examiner.prepared_task import PreparedTask
 from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.examiner.source_checks import speaks_of_streams
 from kernel_coder.judge.examiner.task_memory import Variant, outputs_at
-from kernel_coder.judge.examiner.tolerance import FEW, SAMPLED, Tolerance, places_of
+from kernel_coder.judge.examiner.tolerance import MAX_OFF_SHARE, SAMPLED, Tolerance, places_of
 from kernel_coder.judge.verdict import Outcome
 from kernel_coder.judge.wire.messages import Loaded
 from kernel_coder.ops.compare import ComparisonResult, read_comparisons
@@ -48,7 +48,7 @@ def computes_tf32(source: str) -> bool:
     return "tl.dot" in source and "input_precision" not in source and "allow_tf32" not in source
 
 
-HOW_LOADED = {
+LOADING_NOTES = {
     Loaded.BY_ORDER: "\nIts parameters have other names than the reference's and were filled in order.",
     Loaded.BY_SEED: "\nIts parameters do not fit the reference's by name or shape and were left as it drew them.",
 }
@@ -126,7 +126,7 @@ class OutputChecker:
             counts.append(magnitudes.wrong(found[index], wanted, sample.tolerances[index], places))
         for (index, _), count in zip(looked_at, torch.stack(counts).tolist(), strict=True):
             of = min(sample.expected[index].numel(), SAMPLED)
-            if count > FEW * of:
+            if count > MAX_OFF_SHARE * of:
                 told = (
                     f"{variant.names[index]} has wrong small values: {count} of {of} elements have errors that are too"
                     " large for their own magnitude, although small compared to the largest elements."
@@ -186,7 +186,7 @@ class OutputChecker:
             where = when + describe_inputs(variant, f"{INPUT_FAMILIES[family].description}, ")
             if self.task.device.type == "cuda" and speaks_of_streams(self.source):
                 where += " Streams of its own must wait for the caller's stream, and the caller's stream for them."
-            told += HOW_LOADED.get(self.loaded, "")
+            told += LOADING_NOTES.get(self.loaded, "")
             raise Judged(Outcome.WRONG_OUTPUT, told.splitlines()[0], f"{told}\n{where}")
 
     def _may_be_tf32(self, result: ComparisonResult) -> bool:

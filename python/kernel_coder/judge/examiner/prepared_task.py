@@ -13,8 +13,8 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.fingerprint import Fingerprint
 from kernel_coder.judge.examiner.hidden_shapes import OtherSizes, other_sizes
 from kernel_coder.judge.examiner.memory_estimates import (
+    MEMORY_PER_INPUT_BYTE,
     SMALL_PART,
-    TIMES_INPUTS,
     judging_bytes,
     most_allocated,
     several_bytes,
@@ -30,7 +30,7 @@ from kernel_coder.judge.examiner.sensitivity import weigh
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
 from kernel_coder.judge.examiner.timing_records import ReferenceTiming
 from kernel_coder.judge.gpu.facts import gpu_facts
-from kernel_coder.judge.gpu.turns import SHARES, GpuTurns
+from kernel_coder.judge.gpu.turns import MEMORY_SHARES, GpuTurns
 from kernel_coder.judge.wire.module_calls import one_value, set_math_mode
 from kernel_coder.judge.wire.op_work import WorkCounter
 from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
@@ -80,11 +80,11 @@ class PreparedTask:
         self.is_large = whole
         """Whether the task takes so much of the GPU's memory that it must be closed after each candidate."""
 
-        self.shares = SHARES if whole else 0
+        self.shares = MEMORY_SHARES if whole else 0
         """Shares of the GPU's memory that are reserved while a candidate is judged on the task."""
 
         if whole and turns.lock is not None:
-            turns.reserve(SHARES)
+            turns.reserve(MEMORY_SHARES)
         self.precision: str = task["precision"]
         set_math_mode(self.precision, config.threads)
         self.draws = Draws(seeds, device)
@@ -117,7 +117,7 @@ class PreparedTask:
         if waits:
             with self.turns.shared():
                 size = sum(one.nbytes for one in tensors_of(self.reference.own_inputs()))
-            self._reserve(TIMES_INPUTS * size + several_bytes(size, slot_bytes(self.device)))
+            self._reserve(MEMORY_PER_INPUT_BYTE * size + several_bytes(size, slot_bytes(self.device)))
         with self.turns.shared():
             self.reference.changes_inputs, wanted = self._call_once()
         if waits and not self.config.backward:

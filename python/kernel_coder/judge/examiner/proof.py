@@ -19,7 +19,7 @@ from kernel_coder.judge.wire.shared_tensors import free_memory
 KERNEL_TEXT = 1000
 """Upper limit of the text about the candidate's own kernels in a verdict, in characters."""
 
-WATCHED = (
+WATCHED_NOTE = (
     " The judge counts launches of Triton kernels that its file defines and, for cuda and cpp, calls of functions that"
     " torch.utils.cpp_extension has built, or of a library in the candidate's folder that ctypes has opened."
 )
@@ -33,7 +33,7 @@ UNSEEN = ("compile", "script", "trace", "grad", "backward", "parallel")
 """Text in a candidate that may use the device unseen by an audit: code that torch compiles, fuses, or runs in threads
 of its own."""
 
-REARRANGED = 1 << 16
+MAX_SEARCHED_ELEMENTS = 1 << 16
 """Upper limit of the elements of an output that are searched for among the inputs and parameters."""
 
 
@@ -87,7 +87,7 @@ class WorkProof:
         if all(one.launches + one.replays < 1 for one in audits):
             other = other_language(self.checker.source, self.backend)
             looks = "" if other is None else f"; its code looks like {NAMES[other]}"
-            raise self._no_kernel(f"no {self.backend} kernel was launched{looks}", WATCHED)
+            raise self._no_kernel(f"no {self.backend} kernel was launched{looks}", WATCHED_NOTE)
         if all(one.reached < 1 for one in audits):
             raise self._no_kernel("nothing that its kernels wrote is in what it returns")
         if all(not one.replays and one.moving >= one.launches for one in audits):
@@ -158,7 +158,7 @@ class WorkProof:
         with torch.no_grad():
             for spec, expected in zip(self.task.variants[0].output_specs, sample.expected, strict=True):
                 numbers = expected.flatten()
-                places = torch.randint(len(numbers), (min(len(numbers), REARRANGED),), device=numbers.device)
+                places = torch.randint(len(numbers), (min(len(numbers), MAX_SEARCHED_ELEMENTS),), device=numbers.device)
                 numbers = numbers[places].to(spec.torch_dtype)
                 there = (numbers == 0) | (numbers == 1)
                 for one in [*sample.tensors, *state]:

@@ -15,7 +15,7 @@ from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
 from kernel_coder.judge.examiner.exponents import Exponents, ExponentWatch, observed
 from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder, Rounded
-from kernel_coder.judge.examiner.input_families import REACHES, is_whole, whole
+from kernel_coder.judge.examiner.input_families import RANGE_FACTORS, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.refusals import Refused, Unsteady
 from kernel_coder.judge.examiner.scaling import scales_with_inputs
@@ -113,10 +113,10 @@ class SampleMaker:
         found: Sample | str = ""
         first = self._reaches.get(family, 0)
         for number in (first, *range(first, first + tries - 1)):
-            reach = REACHES[min(number, len(REACHES) - 1)]
+            reach = RANGE_FACTORS[min(number, len(RANGE_FACTORS) - 1)]
             found = self.try_sample(family, get_inputs, reach)
             if isinstance(found, Sample):
-                self._reaches[family] = min(number, len(REACHES) - 1)
+                self._reaches[family] = min(number, len(RANGE_FACTORS) - 1)
                 return found
         raise Refused(f"on inputs of the family {family}, {found}")
 

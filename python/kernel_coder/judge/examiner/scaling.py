@@ -13,12 +13,12 @@ from kernel_coder.judge.examiner.reference import Reference
 from kernel_coder.judge.examiner.widened import doubled
 from kernel_coder.judge.wire.trees import floating, map_tensors, tensors_of
 
-SHRUNK = 1e-4
+SCALE_FACTOR = 1e-4
 """Factor by which the inputs are multiplied."""
 
 
 def scales_with_inputs(reference: Reference) -> bool:
-    """Return whether multiplying the inputs by :data:`SHRUNK` multiplies each output by some number.
+    """Return whether multiplying the inputs by :data:`SCALE_FACTOR` multiplies each output by some number.
 
     An output that is a single number must be multiplied by the same number when the inputs shrink again. A matrix
     product and a mean squared error have this property, tanh and cross entropy have not. False if the reference cannot
@@ -44,11 +44,11 @@ def _scales(reference: Reference) -> bool:
         places.extend(() if places else map(tolerance.places_of, outputs))
         return [one.reshape(-1)[at] for one, at in zip(outputs, places, strict=True)]
 
-    plain, shrunk = some_outputs(1.0), some_outputs(SHRUNK)
+    plain, shrunk = some_outputs(1.0), some_outputs(SCALE_FACTOR)
     if not all(_is_multiple(a, b) for a, b in zip(plain, shrunk, strict=True)):
         return False
     single = [place for place, one in enumerate(plain) if one.numel() == 1]
-    twice = some_outputs(SHRUNK**2) if single else []
+    twice = some_outputs(SCALE_FACTOR**2) if single else []
     return all(_is_power(plain[place], shrunk[place], twice[place]) for place in single)
 
 

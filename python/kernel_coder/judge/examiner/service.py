@@ -207,12 +207,12 @@ class _Service:
         """Examine the candidate; if it is timed, together with the reference's own Runner."""
         task = self.task
         assert task is not None
-        life_s, outputs = request.life_s, task.memory.candidate_outputs
-        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s)
+        time_limit_s, outputs = request.time_limit_s, task.memory.candidate_outputs
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, time_limit_s)
         reference = None
         if request.reference_channel is not None and request.reference_process is not None:
             outputs, report = task.memory.reference_outputs(), self.reference_report.view
-            channel, limit_s = Channel(os.dup(request.reference_channel)), life_s + REFERENCE_GRACE_S
+            channel, limit_s = Channel(os.dup(request.reference_channel)), time_limit_s + REFERENCE_GRACE_S
             reference = ReferenceLink(channel, request.reference_process, outputs, report, limit_s)
         examination = Examination(
             task,
@@ -241,8 +241,8 @@ class _Service:
         """Compile the kernels of a candidate that was correct in Triton's interpreter, in a Runner without it."""
         task = self.task
         assert task is not None
-        outputs, life_s = task.memory.candidate_outputs, request.life_s
-        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, life_s)
+        outputs, time_limit_s = task.memory.candidate_outputs, request.time_limit_s
+        link = Link(Channel(os.dup(request.channel)), request.process, outputs, self.report.view, time_limit_s)
         link.forget_text()
         examination = Examination(task, link, None, request.backend, request.source, self.end_candidate, self.turns)
         try:

@@ -52,7 +52,9 @@ NATIVE = re.compile(
 """Text in C++ that gives access to more than a function's arguments."""
 
 
-HIDES = frozenset({"redispatch", "DispatchKeySet", "numpy", "from_numpy", "from_dlpack", "__array__", "__dlpack__"})
+HIDING_NAMES = frozenset(
+    {"redispatch", "DispatchKeySet", "numpy", "from_numpy", "from_dlpack", "__array__", "__dlpack__"}
+)
 """Names of Python functions that call an operator past torch's dispatcher, or give a tensor's memory to another
 library. Neither an audit nor torch's profiler sees what is computed there."""
 
@@ -69,7 +71,7 @@ def hiding_place(source: str, backend: str) -> str | None:
     tree = parse(source)
     if isinstance(tree, str):
         return None
-    names = HIDES | ({"CDLL", "PyDLL", "cdll", "pythonapi", "CFUNCTYPE"} if backend == "triton" else set())
+    names = HIDING_NAMES | ({"CDLL", "PyDLL", "cdll", "pythonapi", "CFUNCTYPE"} if backend == "triton" else set())
     for node in ast.walk(tree):
         found = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         is_module = isinstance(node, ast.Name) and found == "numpy"  # a function of numpy may get plain numbers

@@ -42,7 +42,7 @@ class DeviceTiming:
     """Upper limit of the inputs and outputs of requests that are made before the device is reserved and compared after
     it is released, in bytes. Larger requests are made and compared while the device is reserved."""
 
-    baseline_life_s: float
+    baseline_max_age_s: float
     """Time for which the reference's times without a candidate may serve further candidates of the task."""
 
     slow: float
@@ -71,7 +71,7 @@ TIMING = {
         max_calls=2048,
         least_s=6e-3,
         staged_bytes=1 << 27,
-        baseline_life_s=10.0,
+        baseline_max_age_s=10.0,
         slow=1.7,
         request_noise_s=0.0,
         call_noise_s=0.0,
@@ -84,7 +84,7 @@ TIMING = {
         max_calls=264,
         least_s=0.5e-3,
         staged_bytes=1 << 30,
-        baseline_life_s=60.0,
+        baseline_max_age_s=60.0,
         slow=1.2,
         request_noise_s=2e-6,
         call_noise_s=0.3e-6,
@@ -98,14 +98,14 @@ TIMING = {
 
 MIN_ROUNDS = 8
 """Number of rounds that are made even if they take longer than the configuration allows. They are also enough if their
-times scatter little (:data:`SETTLED`). With 8, the interval from the least to the largest value holds the median with a
-confidence of 99.2%; with 7 it would be 98.4%."""
+times scatter little (:data:`SETTLED_SHARE`). With 8, the interval from the least to the largest value holds the median
+with a confidence of 99.2%; with 7 it would be 98.4%."""
 
-SETTLED = 0.5
+SETTLED_SHARE = 0.5
 """No further rounds are made if the interval of the measured speedups reaches down by at most this share of the noise
 that it is widened by. More rounds could make the result little more exact, and they keep the device from others."""
 
-SCATTER = 1.15
+MAX_SCATTER = 1.15
 """If the median of the rounds' speedups is more than this many times the lower end of their interval, half as many
 rounds are made again. Without slow requests it is about 1.05."""
 
@@ -127,7 +127,7 @@ candidate that recognises timed calls could be right only on the task's own inpu
 
 # ---- the reference alone
 
-PIECES = 5
+BASELINE_PIECES = 5
 """Number of times that the reference is timed before the candidate starts, with pauses between them. A program that
 uses the GPU now and then does not disturb all of them, or is noticed."""
 
@@ -141,7 +141,7 @@ SHARED_PROBES = 0.2
 """Share of the probes before and after each measurement that may find the GPU busy although no program uses it for
 long: a process that starts or ends uses the GPU for a moment."""
 
-STEADY = 1.1
+MAX_BASELINE_SPREAD = 1.1
 """Another program used the GPU if the median request of one kind took this many times as long as the fastest.
 Undisturbed requests differ by about 1%."""
 

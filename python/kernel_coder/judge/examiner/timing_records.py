@@ -65,7 +65,7 @@ class Baseline(NamedTuple):
     @property
     def is_fresh(self) -> bool:
         """Whether the measurement may be used for the next candidate too."""
-        return self.is_quiet and time.monotonic() - self.measured_at < TIMING[self.kind].baseline_life_s
+        return self.is_quiet and time.monotonic() - self.measured_at < TIMING[self.kind].baseline_max_age_s
 
 
 def no_times() -> dict[Party, list[float]]:

@@ -45,7 +45,7 @@ K_BFLOAT16 = 2.5
 """The same factor for outputs in bfloat16. It is smaller, so that weights in eight bits, which move a result by about
 three times its rounding error, do not pass."""
 
-MANY = 256
+MIN_AVERAGED_ELEMENTS = 256
 """Number of elements of a bfloat16 output from which on its relative error is a good average, so that a margin of a
 quarter of eps suffices. With fewer elements, each may by chance be rounded the other way."""
 
@@ -103,7 +103,7 @@ def of_output(dtype: torch.dtype, reference: ComparisonResult, shaken: Compariso
     relative = max(_finite(reference.relative_error), _finite(shaken.relative_error))
     factor = K_BFLOAT16 if kind == torch.bfloat16 else K
     bound = factor * relative + norm * eps
-    if kind == torch.bfloat16 and reference.elements >= MANY:
+    if kind == torch.bfloat16 and reference.elements >= MIN_AVERAGED_ELEMENTS:
         bound = max(factor * relative, eps / 4)
     return Tolerance(
         rtol=wide * eps,
@@ -193,7 +193,7 @@ def narrowed_for_ablation(tolerance: Tolerance, expected: Tensor) -> Tolerance:
 SAMPLED = 1 << 16
 """Upper limit of the elements of an output that are compared by magnitude. It limits time and memory."""
 
-POOLED = 64
+MIN_POOLED_ELEMENTS = 64
 """Minimum number of elements that the reference's error at a magnitude is taken from, because a few may be exact by
 chance. That error is the largest one among all elements up to this magnitude."""
 
@@ -201,11 +201,11 @@ SMALL_ROUNDINGS = 4.0
 """Small elements may be off by this many rounding errors of the median element. An intermediate value may be as large
 as the median: tanh(x) = 2 sigmoid(2 x) - 1 has a rounding error of 1 where it is nearly 0."""
 
-SLACK = 4.0
+MAGNITUDE_SLACK = 4.0
 """The absolute part of a tolerance is lowered for a magnitude to this many times the share that the reference's error
 there has in its error for the whole output."""
 
-FEW = 1e-4
+MAX_OFF_SHARE = 1e-4
 """Upper limit of the share of an output's elements that may be off by more than their magnitude allows. Among small
 elements a few can have larger errors than the others, such as x * hardswish(x) near -3, where a rounding error of x
 counts for more than near 0. Which ones these are differs from one correct kernel to the next."""
@@ -254,14 +254,14 @@ def magnitudes_of(expected: Tensor, errors: Tensor, is_double: bool = False) -> 
     eps = torch.finfo(torch.float64 if is_double else torch.float32).eps
     least = SMALL_ROUNDINGS * eps * (y.median() if len(y) else y.new_zeros(()))
     ones = torch.ones(2 * EXPONENTS + 1, dtype=torch.float64, device=expected.device)
-    if len(y) <= POOLED:
+    if len(y) <= MIN_POOLED_ELEMENTS:
         return Magnitudes(ones, least)
     y, order = y.sort()
     most = e[order].cummax(0).values
     exponents = torch.arange(2 * EXPONENTS + 1, device=y.device)
-    ranks = torch.searchsorted(_exponents(y), exponents, right=True) + POOLED - 1
+    ranks = torch.searchsorted(_exponents(y), exponents, right=True) + MIN_POOLED_ELEMENTS - 1
     there = most[ranks.clamp_(max=len(y) - 1)]
-    return Magnitudes(torch.where(most[-1] > 0, (SLACK * there / most[-1]).clamp_(max=1.0), ones), least)
+    return Magnitudes(torch.where(most[-1] > 0, (MAGNITUDE_SLACK * there / most[-1]).clamp_(max=1.0), ones), least)
 
 
 def places_of(output: Tensor) -> Tensor:

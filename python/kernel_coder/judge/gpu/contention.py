@@ -18,7 +18,7 @@ import torch
 
 from kernel_coder.judge.gpu.stream_gate import gate_of
 
-STEPS = 16
+PROBE_STEPS = 16
 """Number of steps of a probe. Each flushes the cache, so together they take 1 ms on an H200. In a shorter probe the
 host's own time would matter too much."""
 
@@ -36,13 +36,13 @@ class LoadProbe:
         """Seconds of one step on a GPU that is not shared: the shortest median of all probes so far. It is kept,
         because load may also slow all steps of a probe equally."""
 
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(PROBE_STEPS + 1)]
         for event in self._events:  # the first record() creates the CUDA event, which may wait for the GPU
             event.record()
         torch.cuda.synchronize(device)
 
     def now(self, step: Callable[[], None]) -> float:
-        """Return how many times as long as alone :data:`STEPS` calls of `step` take. Each enqueues some work."""
+        """Return how many times as long as alone :data:`PROBE_STEPS` calls of `step` take. Each enqueues some work."""
         step()  # a kernel's first launch loads it and may wait for the GPU, which must not happen behind a shut gate
         torch.cuda.synchronize(self.device)
         gate = gate_of(self.device)
@@ -61,7 +61,7 @@ class LoadProbe:
         taken_s = time.perf_counter() - started
         steps_ms = [first.elapsed_time(second) for first, second in pairwise(self._events)]
         self.step_s = min(self.step_s, statistics.median(steps_ms) / 1e3)
-        return taken_s / (STEPS * self.step_s)
+        return taken_s / (PROBE_STEPS * self.step_s)
 
 
 @functools.cache

@@ -27,10 +27,10 @@ for itself, for a moment. So processes that share the device cannot keep out one
 that wait to time do so one after another. Otherwise the others would use the device between two of them, and each would
 wait anew until they have finished."""
 
-SHARES = 64
+MEMORY_SHARES = 64
 """Number of parts that a GPU's memory is divided into for :meth:`GpuTurns.reserve`: about a gigabyte each."""
 
-FEW_SHARES = SHARES // 4
+FEW_SHARES = MEMORY_SHARES // 4
 """A process that wants at most this many shares takes them as soon as they are free, also while another process
 collects more. Otherwise all small tasks would wait for each large one."""
 
@@ -46,11 +46,11 @@ PATIENCE_S = 240.0
 """Time limit, in seconds, of the wait for memory shares. A task that needs the whole GPU takes about 10 s, and each of
 a dozen workers may have one."""
 
-TURNS_S = 60.0
+MAX_TURN_WAITS_S = 60.0
 """Time limit, in seconds, of all waits of one examination for turns on the GPU. A turn to time a kernel takes about a
 second."""
 
-TELL_S = 1.0
+REPORT_WAITS_S = 1.0
 """Seconds of waiting that are reported together, so that a long wait sends few messages."""
 
 
@@ -147,8 +147,8 @@ class GpuTurns:
         """
         Args:
             lock: descriptor of the lock file. The Examiner gets one with each request and sets it here.
-            on_wait: called with the seconds waited, each time that more than :data:`TELL_S` have accumulated. The
-                Supervisor extends its own time limit by them.
+            on_wait: called with the seconds waited, each time that more than :data:`REPORT_WAITS_S` have accumulated.
+                The Supervisor extends its own time limit by them.
             finish_work: called before the device is released. It waits until the device has done all of this process's
                 work; otherwise the next process would be timed beside that work.
         """
@@ -196,7 +196,7 @@ class GpuTurns:
     def add_wait(self, seconds: float) -> None:
         """Count seconds of waiting, and report them if enough have accumulated."""
         self.waited_s += seconds
-        if self._on_wait is not None and (untold_s := self.waited_s - self._told_s) > TELL_S:
+        if self._on_wait is not None and (untold_s := self.waited_s - self._told_s) > REPORT_WAITS_S:
             self._on_wait(untold_s)
             self._told_s += untold_s
 
@@ -215,7 +215,8 @@ class GpuTurns:
         self.waited_s += time.monotonic() - began
 
     def reserve(self, shares: int, patience_s: float = PATIENCE_S) -> bool:
-        """Wait for so many of the :data:`SHARES` of the GPU's memory. They stay reserved until the lock file is closed.
+        """Wait for so many of the :data:`MEMORY_SHARES` of the GPU's memory. They stay reserved until the lock file is
+        closed.
 
         If this process holds as many already, it gives the others back and does not wait. If it needs more, it gives
         back all first. So no process waits while it holds shares that others wait for.
@@ -265,7 +266,7 @@ class GpuTurns:
     def _take_free(self, shares: int) -> bool:
         """Take free shares until this process holds so many. Return whether it does."""
         assert self.lock is not None
-        for place in range(SHARES):
+        for place in range(MEMORY_SHARES):
             if len(self._places) >= shares:
                 break
             if place not in self._places and _try(self.lock, MEMORY + place):

@@ -32,7 +32,7 @@ from kernel_coder.judge.runner.prepared_calls import PreparedCalls
 from kernel_coder.judge.runner.process_settings import GeneratorWatch
 from kernel_coder.judge.runner.profiling import most_allocated, profiled
 from kernel_coder.judge.runner.side_streams import HeldStreams
-from kernel_coder.judge.runner.unseen_operators import WORDS, OperatorWatch
+from kernel_coder.judge.runner.unseen_operators import HIDING_WORDS, OperatorWatch
 from kernel_coder.judge.wire.messages import (
     ALIASED,
     HIDDEN,
@@ -135,7 +135,7 @@ class Candidate:
         self.modes: dict[torch.nn.Module, bool] = {}
         """The training mode of each module, while another mode is tried."""
         self.libraries = BuiltLibraries()
-        self.may_hide = any(word in source for word in WORDS)
+        self.may_hide = any(word in source for word in HIDING_WORDS)
         """Whether its Python code may call operators that an audit does not see."""
 
         self.model_class = self._load_class(source)

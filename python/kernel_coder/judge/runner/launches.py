@@ -28,7 +28,7 @@ ABLATIONS = frozenset({Mode.ABLATED, Mode.SPOILED})
 MAX_RECORDED = 4096
 """Number of launches of one call that are described; later ones are only counted. This limits memory."""
 
-UNWRITTEN = frozenset(
+UNINITIALISED_OPERATORS = frozenset(
     f"aten::{name}"
     for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 )
@@ -237,7 +237,7 @@ class Recorder:
         is_audit = seen.mode is Mode.AUDITED
         if _is_capturing():
             return result
-        if name in UNWRITTEN and (is_audit or self.is_ablation):
+        if name in UNINITIALISED_OPERATORS and (is_audit or self.is_ablation):
             with self.paused():
                 spoil(result, is_finite=seen.mode is Mode.SPOILED)
         if is_audit:
@@ -245,7 +245,7 @@ class Recorder:
             given: dict[Any, Any] = dict(enumerate(args))
             seen.flow.operator(operator, given | dict(kwargs), result, is_own)
             if not operator.is_view and only_moves_data(name):
-                seen.library_moves += name not in UNWRITTEN
+                seen.library_moves += name not in UNINITIALISED_OPERATORS
             elif not operator.is_view and not is_own:
                 seen.library_ops += 1
                 seen.library_work += work_of(operator, args, kwargs, result, self.products)

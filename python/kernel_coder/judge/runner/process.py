@@ -27,7 +27,7 @@ from kernel_coder.judge.runner.process_settings import differences, settings_now
 from kernel_coder.judge.runner.triton_cache import copy_modules
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame
 from kernel_coder.judge.wire.messages import REPORT_BYTES, TASK_DESCRIPTORS, Mode, Say, Status
-from kernel_coder.judge.wire.shared_tensors import DIRTY, dirty_device_memory
+from kernel_coder.judge.wire.shared_tensors import DIRTY_BYTE, dirty_device_memory
 
 with contextlib.suppress(ImportError):  # imported once in the parent of all Runners
     # torch.utils.cpp_extension needs it and would import it later, in a way that starts CUDA in the parent.
@@ -45,7 +45,7 @@ IDLE_S = 3600.0
 M_PERTURB = -6
 """Option of glibc's ``mallopt``: fill new memory with the complement of a byte."""
 
-FILL_BYTE = DIRTY ^ 0xFF
+FILL_BYTE = DIRTY_BYTE ^ 0xFF
 """Value of M_PERTURB with which host memory is filled with the same byte as GPU memory."""
 
 KEEP_MEMORY = {-3: 1 << 25, -1: 1 << 30, -2: 1 << 25}

@@ -19,10 +19,10 @@ from torch.autograd.profiler import profile
 
 from kernel_coder.judge.runner.library_symbols import computes
 
-PASSED = "PythonDispatchMode"
+DISPATCH_EVENT = "PythonDispatchMode"
 """Name of the profiler's event for an operator that passes through a dispatch mode."""
 
-WORDS = frozenset(
+HIDING_WORDS = frozenset(
     {"threading", "_thread", "Thread", "parallel_apply", "DataParallel", "ispatch", "torch._C"}
     | {"getattr", "import_module", "__import__", "exec("}
 )
@@ -84,7 +84,7 @@ def events_of(recorded: Iterable[Any]) -> list[Event]:
 def unseen_among(events: Iterable[Event]) -> Iterator[str]:
     """Yield the names of operators of torch that compute something and did not pass through a dispatch mode.
 
-    >>> seen = Event("aten::mm", [Event(PASSED, [Event("aten::mm")])])
+    >>> seen = Event("aten::mm", [Event(DISPATCH_EVENT, [Event("aten::mm")])])
     >>> list(unseen_among([Event("aten::linear", [seen]), Event("aten::linear", [Event("aten::addmm")])]))
     ['aten::addmm']
     """
@@ -92,7 +92,7 @@ def unseen_among(events: Iterable[Event]) -> Iterator[str]:
         space, _, name = event.name.partition("::")
         if not name:
             yield from unseen_among(event.children)  # a mark of the profiler or of the candidate
-        elif any(child.name == PASSED for child in event.children):
+        elif any(child.name == DISPATCH_EVENT for child in event.children):
             continue
         elif _only_calls_others(space, name):
             yield from unseen_among(event.children)

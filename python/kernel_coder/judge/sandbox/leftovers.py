@@ -20,7 +20,7 @@ from kernel_coder.judge.sandbox.config import SandboxConfig
 _FOLDER = re.compile(r"kernel_coder-\d+-[^-]+")
 _GROUP = re.compile(r"kernel_coder-(\d+)-\d+")
 
-YOUNGEST_S = 60.0
+MIN_AGE_S = 60.0
 """Age, in seconds, below which a folder is never removed. A folder is locked microseconds after it is created."""
 
 
@@ -54,7 +54,7 @@ def _sweep_folders(root: Path) -> int:
         with contextlib.suppress(OSError):  # another user's, in use, or swept by another supervisor just now
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if time.time() - os.fstat(fd).st_ctime < YOUNGEST_S:
+                if time.time() - os.fstat(fd).st_ctime < MIN_AGE_S:
                     continue
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path)

@@ -103,7 +103,7 @@ def tasks_at_once(device: str, config: JudgeConfig) -> int:
     return max(parallel(device, config) // 2, 1)
 
 
-AHEAD = 1000
+MAX_VERDICTS_AHEAD = 1000
 """Upper limit of the verdicts that wait for an earlier one, so that a slow candidate does not fill the memory."""
 
 
@@ -112,8 +112,8 @@ def in_order(
 ) -> Generator[Verdict, None, None]:
     """Yield verdicts in the order of the pairs.
 
-    A slow candidate keeps no worker idle: later candidates are judged meanwhile, and up to :data:`AHEAD` verdicts wait
-    for it.
+    A slow candidate keeps no worker idle: later candidates are judged meanwhile, and up to :data:`MAX_VERDICTS_AHEAD`
+    verdicts wait for it.
 
     Args:
         ask: called with the items of a pair; returns the verdict.
@@ -133,7 +133,7 @@ def in_order(
         while True:
             while (
                 len(under_way) < at_once
-                and len(waiting) < max(AHEAD, at_once)
+                and len(waiting) < max(MAX_VERDICTS_AHEAD, at_once)
                 and (pair := next(source, None)) is not None
             ):
                 waiting.append(threads.submit(ask, *pair))

@@ -29,7 +29,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 15.0
 """First and longest pause before a request is repeated, in seconds. The pause doubles each time, and a random part of
 up to a half is left out, so that clients which were refused together do not come back together."""
 
-TRY_AGAIN = frozenset({408, 425, 429, 499, 500, 502, 503, 504})
+RETRIED_STATUSES = frozenset({408, 425, 429, 499, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed: the queue was full, or the service was restarted."""
 
 
@@ -107,7 +107,7 @@ class _Attempts:
         """Return the verdict; None if the request must be sent again."""
         if response.status_code == 200:
             return Verdict.from_json(response.text)
-        if response.status_code != 202 and response.status_code not in TRY_AGAIN:
+        if response.status_code != 202 and response.status_code not in RETRIED_STATUSES:
             raise self._requests.refused(response)
         self._why = self._requests.detail_of(response)
         self._retry_after = response.headers.get("retry-after", "")

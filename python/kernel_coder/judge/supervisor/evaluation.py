@@ -127,7 +127,7 @@ class Evaluation:
             told = f"{'ModelNew' if found.compiled else 'The code'} ended its process ({process_exit.reason})."
         is_correct = outcome is Outcome.CORRECT
         if is_correct:
-            told = feedback.success(**{name: getattr(found, name) for name in feedback.OF_SUCCESS})
+            told = feedback.success(**{name: getattr(found, name) for name in feedback.SUCCESS_FIELDS})
         return self.verdict(
             outcome,
             reason,

@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Answer)
 
-LAST_WORDS_S = 2.0
+EXIT_WAIT_S = 2.0
 """Upper limit of the wait, in seconds, for the end of an Examiner's process that has closed its connection."""
 
 
@@ -101,7 +101,7 @@ class Examiner:
     def _last_words(self) -> str:
         """Return how the process ended and the last line that it printed, for an error message."""
         try:
-            process_exit = self.process.wait(LAST_WORDS_S)
+            process_exit = self.process.wait(EXIT_WAIT_S)
         except (TimeoutError, SandboxError) as error:
             return f" ({error})"
         words = self.process.stderr.text.strip().splitlines()

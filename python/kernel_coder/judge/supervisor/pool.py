@@ -14,7 +14,7 @@ from kernel_coder.judge.supervisor.judge import Judge
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks.task import Task
 
-LOST = "is out of service"
+OUT_OF_SERVICE = "is out of service"
 """Text in the reason of every verdict of a judge whose device is out of service."""
 
 
@@ -122,7 +122,7 @@ class JudgePool:
 
     def _is_lost(self, verdict: Verdict, index: int) -> bool:
         """Return whether the verdict says that the device is out of service and another device is left."""
-        if verdict.outcome is not Outcome.HARNESS_FAILED or LOST not in (verdict.reason or ""):
+        if verdict.outcome is not Outcome.HARNESS_FAILED or OUT_OF_SERVICE not in (verdict.reason or ""):
             return False
         with self._lock:
             self._lost.add(index)

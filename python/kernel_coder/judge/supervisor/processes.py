@@ -209,14 +209,14 @@ class Processes:
                 own[name] = os.environ[name]
         return own
 
-    def limits(self, life_s: float | None, backend: str = "torch") -> Limits:
-        """Return the limits of a process. `life_s` is a candidate's time limit in seconds; None: no limit."""
+    def limits(self, time_limit_s: float | None, backend: str = "torch") -> Limits:
+        """Return the limits of a process. `time_limit_s` is a candidate's time limit in seconds; None: no limit."""
         memory = self.config.memory_bytes
         has_cgroup = "memory_cgroup" in self.profile.active
         if self.lock_path:  # waiting for the GPU does not count, so the Supervisor cannot set a limit in advance
-            life_s = None
+            time_limit_s = None
         return Limits(
-            wall_s=None if life_s is None else life_s + wire_limits.EXAMINER_S + wire_limits.GRACE_S,
+            wall_s=None if time_limit_s is None else time_limit_s + wire_limits.EXAMINER_S + wire_limits.GRACE_S,
             memory_bytes=memory if has_cgroup else None,
             data_bytes=memory if not has_cgroup and self.device == "cpu" else None,
             processes=MAX_PROCESSES if backend in BUILDS or self.device == "cpu" else MAX_PROCESSES // 2,

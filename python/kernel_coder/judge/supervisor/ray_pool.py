@@ -22,13 +22,13 @@ from kernel_coder.judge.feedback import unjudged
 from kernel_coder.judge.supervisor.admission import Admission
 from kernel_coder.judge.supervisor.batching import AnyJudge, verdicts_of
 from kernel_coder.judge.supervisor.judge import Judge, as_task
-from kernel_coder.judge.supervisor.pool import LOST
+from kernel_coder.judge.supervisor.pool import OUT_OF_SERVICE
 from kernel_coder.judge.verdict import Outcome, Verdict
 from kernel_coder.tasks.task import Task
 
 LOG = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+CLUSTER_POLL_S = 2.0
 """Interval, in seconds, at which the pool looks for machines that joined or left the cluster."""
 
 PATIENCE_S = 300.0
@@ -251,7 +251,7 @@ class RayJudge:
                 self._give_back(member)
             verdict = Verdict.from_json(answer)
             if verdict.outcome is Outcome.HARNESS_FAILED and not self._is_closed:
-                if LOST in (verdict.reason or ""):
+                if OUT_OF_SERVICE in (verdict.reason or ""):
                     self._forget(member)  # its device is out of service
                     if self._members:
                         continue
@@ -314,7 +314,7 @@ class RayJudge:
 
     def _watch(self) -> None:
         # A call to Ray after its shutdown would start a new cluster. So this loop ends with `close`.
-        while not self._closing.wait(LOOK_S if self._members else 0.2):
+        while not self._closing.wait(CLUSTER_POLL_S if self._members else 0.2):
             with contextlib.suppress(Exception):  # the cluster may be going down
                 self._look()
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kernel_coder.judge.config import BUILDS
 from kernel_coder.judge.examiner.source_checks import speaks_of_streams
-from kernel_coder.judge.gpu.turns import PATIENCE_S, TURNS_S
+from kernel_coder.judge.gpu.turns import MAX_TURN_WAITS_S, PATIENCE_S
 from kernel_coder.judge.runner.side_streams import CONNECTIONS, OWN_CONNECTIONS
 from kernel_coder.judge.sandbox.errors import SandboxError
 from kernel_coder.judge.sandbox.process import Process
@@ -112,8 +112,8 @@ class Slot:
             if prepared.is_large:
                 stack.push(self._forget_task)
             source = stack.enter_context(_buffer(evaluation.candidate))
-            life_s = self._config.life_s(evaluation.backend)
-            runner = self._candidate_runner(evaluation, life_s)
+            time_limit_s = self._config.time_limit_s(evaluation.backend)
+            runner = self._candidate_runner(evaluation, time_limit_s)
             next_runner = self._next
             if next_runner is not None and (next_runner.done() or not self._is_only_worker()):
                 next_runner = None
@@ -130,7 +130,7 @@ class Slot:
             request = JudgeCandidate(
                 backend=evaluation.backend,
                 source=evaluation.candidate,
-                life_s=life_s,
+                time_limit_s=time_limit_s,
                 channel=runner.channel.fd,
                 process=runner.process.pidfd,
                 lock=lock,
@@ -138,7 +138,7 @@ class Slot:
                 reference_process=None if reference_runner is None else reference_runner.process.pidfd,
                 next_runner=None if next_runner is None else _pipe_until(next_runner, stack),
             )
-            timeout_s = life_s + limits.EXAMINER_S + limits.GRACE_S + (0.0 if lock is None else TURNS_S)
+            timeout_s = time_limit_s + limits.EXAMINER_S + limits.GRACE_S + (0.0 if lock is None else MAX_TURN_WAITS_S)
             timeout_s += limits.COMPILE_ANSWER_S if self._config.compile_baseline else 0.0
             try:
                 found = examiner.ask(request, Found, timeout_s, runner.process)
@@ -217,7 +217,7 @@ class Slot:
                 reference_process=self._reference.process.pidfd,
                 lock=lock,
             )
-            examiner.ask(request, Done, limits.BASELINE_ANSWER_S + (0.0 if lock is None else TURNS_S))
+            examiner.ask(request, Done, limits.BASELINE_ANSWER_S + (0.0 if lock is None else MAX_TURN_WAITS_S))
         return self._reference
 
     def _close_reference(self) -> None:
@@ -227,14 +227,16 @@ class Slot:
 
     # ---- candidates' Runners
 
-    def _candidate_runner(self, evaluation: Evaluation, life_s: float) -> Runner:
+    def _candidate_runner(self, evaluation: Evaluation, time_limit_s: float) -> Runner:
         """Return a Runner for the candidate. If creating a CUDA context takes long, it was started ahead, and the next
         candidate's is started now."""
         processes, is_interpreted = self._processes, evaluation.is_interpreted
         has_streams = processes.device != "cpu" and speaks_of_streams(evaluation.candidate)
         if has_streams or evaluation.backend in BUILDS or not self._config.starts_ahead(processes.device):
             connections = OWN_CONNECTIONS if has_streams else CONNECTIONS
-            return processes.start_runner(is_interpreted, processes.limits(life_s, evaluation.backend), connections)
+            return processes.start_runner(
+                is_interpreted, processes.limits(time_limit_s, evaluation.backend), connections
+            )
         started, self._next = self._next, None
         runner = (None if started is None else started.result()) or self._unlimited_runner(is_interpreted)
         if not runner.process.running:
@@ -252,20 +254,20 @@ class Slot:
     ) -> Found:
         """Have a Runner without Triton's interpreter compile a correct candidate for the configured architecture.
         Return the findings about the candidate with its result."""
-        life_s = self._config.life_s(evaluation.backend)
+        time_limit_s = self._config.time_limit_s(evaluation.backend)
         with contextlib.ExitStack() as stack:
-            runner = self._processes.start_runner(False, self._processes.limits(life_s, evaluation.backend))
+            runner = self._processes.start_runner(False, self._processes.limits(time_limit_s, evaluation.backend))
             stack.enter_context(runner.process)
             stack.callback(runner.channel.close)
             _hand_over(runner, prepared, source)
             request = CompileCandidate(
                 backend=evaluation.backend,
                 source=evaluation.candidate,
-                life_s=life_s,
+                time_limit_s=time_limit_s,
                 channel=runner.channel.fd,
                 process=runner.process.pidfd,
             )
-            compiled = examiner.ask(request, Compiled, life_s + limits.GRACE_S)
+            compiled = examiner.ask(request, Compiled, time_limit_s + limits.GRACE_S)
             runner.process.kill_tree()
         if compiled.outcome is None:
             return replace(found, kernels=compiled.kernels)

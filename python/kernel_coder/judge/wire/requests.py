@@ -86,7 +86,7 @@ class JudgeCandidate(Message):
     Attributes:
         backend: the language that the candidate is written in.
         source: the candidate's source.
-        life_s: the candidate's time limit in seconds. Only the time that the Examiner waits for it counts.
+        time_limit_s: the candidate's time limit in seconds. Only the time that the Examiner waits for it counts.
         channel: the channel of the candidate's Runner.
         process: the pidfd of that Runner.
         lock: the GPU's lock file; None without a GPU.
@@ -98,7 +98,7 @@ class JudgeCandidate(Message):
 
     backend: str
     source: str
-    life_s: float
+    time_limit_s: float
     channel: Descriptor
     process: Descriptor
     lock: Descriptor | None
@@ -113,12 +113,12 @@ class CompileCandidate(Message):
     architecture. The answer is :class:`Compiled`.
 
     Attributes:
-        backend, source, life_s, channel, process: as in :class:`JudgeCandidate`, of the second Runner.
+        backend, source, time_limit_s, channel, process: as in :class:`JudgeCandidate`, of the second Runner.
     """
 
     backend: str
     source: str
-    life_s: float
+    time_limit_s: float
     channel: Descriptor
     process: Descriptor
 

@@ -16,7 +16,7 @@ from kernel_coder.judge.wire.messages import ALIGNMENT, TensorSpec, round_up
 KEPT_BYTES = 2 << 30
 """Upper limit of the unused GPU memory that torch's allocator keeps, in bytes. Other processes may need it."""
 
-DIRTY = 0x7F
+DIRTY_BYTE = 0x7F
 """Byte that memory is filled with before a candidate gets it. Four of them are 3.4e38 as a float32."""
 
 SMALL_BLOCK, SMALL_BLOCKS = 1 << 20, 8
@@ -26,7 +26,7 @@ own, so large blocks do not serve small tensors."""
 LARGE_BLOCK = 64 << 20
 """Size in bytes of the large block that is filled before there is a task."""
 
-MOST_DIRTY = 1 << 30
+MAX_DIRTY_BYTES = 1 << 30
 """Upper limit of the block that is filled for a task's outputs, in bytes."""
 
 
@@ -56,14 +56,14 @@ def dirty_device_memory(device: torch.device) -> None:
 def dirty_for_outputs(device: torch.device, output_bytes: int) -> None:
     """Do the same for a tensor as large as all outputs, but at most a GiB, and at most an eighth of the free memory."""
     if device.type == "cuda" and output_bytes > LARGE_BLOCK:
-        _dirty(device, [min(output_bytes, MOST_DIRTY, torch.cuda.mem_get_info(device)[0] // 8)])
+        _dirty(device, [min(output_bytes, MAX_DIRTY_BYTES, torch.cuda.mem_get_info(device)[0] // 8)])
 
 
 def _dirty(device: torch.device, sizes: list[int]) -> None:
     held = []
     with suppress(torch.OutOfMemoryError):  # other processes use the memory, which is not the candidate's fault
         for size in sizes:
-            held.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY))
+            held.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(DIRTY_BYTE))
 
 
 def tensor_at(memory: Tensor, spec: TensorSpec, base: int = 0) -> Tensor:

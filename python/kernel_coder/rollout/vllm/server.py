@@ -19,7 +19,7 @@ pass of a large batch, but answers within seconds."""
 READY_POLL_S = 0.2
 """Time between two requests that ask whether a starting server is ready, in seconds."""
 
-ROUNDING = 1e-4
+MAX_LOGPROB = 1e-4
 """Upper limit for a log-prob: that of a certain token is 0, and rounding may make it larger by this much."""
 
 
@@ -122,7 +122,7 @@ class VllmServer:
             "has no tokens, or ids that are not whole numbers": not ids or not all(type(i) is int for i in ids),
             "has not one log-prob for each token": len(logprobs) != len(ids),
             "has a log-prob that is not a number of at most 0": not all(
-                isinstance(p, (int, float)) and -math.inf < p <= ROUNDING for p in logprobs
+                isinstance(p, (int, float)) and -math.inf < p <= MAX_LOGPROB for p in logprobs
             ),
             f"has {len(ids)} tokens, and max_tokens is {longest}": len(ids) > longest,
             f"has the finish_reason {finish_reason}": finish_reason not in ("stop", "length"),

@@ -4,15 +4,15 @@ A task is a composition of operations. For every operation there is its text in 
 solution are written together, and operations that a person would fuse form one kernel.
 """
 
-from kernel_coder.tasks.generator.families import FAMILIES, NAMED
+from kernel_coder.tasks.generator.families import ALL_FAMILIES, FAMILIES
 from kernel_coder.tasks.generator.generate import LEVELS, VERSION, GeneratedTask, generate, generate_many, split_of
 from kernel_coder.tasks.generator.split import HELDOUT_FAMILIES, SPLITS, Split
 
 __all__ = [
+    "ALL_FAMILIES",
     "FAMILIES",
     "HELDOUT_FAMILIES",
     "LEVELS",
-    "NAMED",
     "SPLITS",
     "VERSION",
     "GeneratedTask",

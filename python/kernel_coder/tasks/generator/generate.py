@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from kernel_coder.tasks.generator.families import FAMILIES, NAMED
+from kernel_coder.tasks.generator.families import ALL_FAMILIES, FAMILIES
 from kernel_coder.tasks.generator.pointwise import UnsuitableError
 from kernel_coder.tasks.generator.sketch import Sketch
 from kernel_coder.tasks.generator.split import Split, split_of_composition
@@ -40,7 +40,7 @@ def generate(seed: int, family: str | None = None, level: int | None = None) -> 
 
     Args:
         seed: any integer.
-        family: one of :data:`NAMED`; None lets the seed choose one of :data:`FAMILIES`.
+        family: one of :data:`ALL_FAMILIES`; None lets the seed choose one of :data:`FAMILIES`.
         level: difficulty from 0 (two operations) to 4; None lets the seed choose.
 
     Raises:
@@ -54,14 +54,14 @@ def generate(seed: int, family: str | None = None, level: int | None = None) -> 
     drawn = first.choice(list(FAMILIES)), first.choice(LEVELS)
     family = drawn[0] if family is None else family
     level = drawn[1] if level is None else level
-    if family not in NAMED:
-        raise ValueError(f"family must be one of {', '.join(NAMED)}; got {family!r}")
+    if family not in ALL_FAMILIES:
+        raise ValueError(f"family must be one of {', '.join(ALL_FAMILIES)}; got {family!r}")
     if level not in LEVELS:
         raise ValueError(f"level must be an integer from 0 to 4; got {level!r}")
     for attempt in range(100):
         sketch = Sketch(Random(f"kernel-coder {VERSION} {seed} {family} {level} {attempt}"), level)
         try:
-            NAMED[family](sketch)
+            ALL_FAMILIES[family](sketch)
         except UnsuitableError:
             continue
         if len(sketch.ops) >= 2 or sketch.texts is not None:  # single operations are KernelBench's first level

@@ -32,6 +32,7 @@ from kernel_coder.tasks.generator.sketch import Sketch
 from kernel_coder.tasks.generator.spellings import (
     CALLS,
     DEFAULTS,
+    INPUT_GROUPS,
     LAYER_NAMES,
     LAYERS,
     LEARNT,
@@ -39,7 +40,6 @@ from kernel_coder.tasks.generator.spellings import (
     ONE,
     SENTENCES,
     SETTINGS,
-    SEVERAL,
     WORDS,
 )
 
@@ -157,7 +157,7 @@ class _Writer:
         elif len(inputs) == 1:
             names = [rng.choice(ONE)]
         else:
-            names = rng.choice([group for group in SEVERAL if len(group) >= len(inputs)])[: len(inputs)]
+            names = rng.choice([group for group in INPUT_GROUPS if len(group) >= len(inputs)])[: len(inputs)]
         self.names = dict(zip(inputs, names, strict=True))
         self.taken = {*names, "torch", "nn", "F", "self"}
         self._dimensions()

@@ -109,7 +109,7 @@ DEFAULTS: Mapping[str, tuple[float, str, str]] = {
 """Spellings for a constant that is PyTorch's default: the constant, the call, the layer."""
 
 ONE = ("x", "x", "x", "x", "input", "inputs", "hidden_states", "t", "z", "logits", "data", "values", "scores", "tensor")
-SEVERAL = (
+INPUT_GROUPS = (
     *(("x", "y"), ("x", "y"), ("x", "y", "z"), ("a", "b"), ("a", "b", "c"), ("x", "gate"), ("x", "gate", "residual")),
     *(("x", "residual"), ("x", "skip"), ("x", "other"), ("input", "other"), ("u", "v"), ("u", "v", "w"), ("x1", "x2")),
     *(("left", "right"), ("pred", "target"), ("value", "gate"), ("values", "gates"), ("hidden", "residual")),

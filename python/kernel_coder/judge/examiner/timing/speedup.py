@@ -13,9 +13,9 @@ from kernel_coder.judge.examiner.timing_constants import (
     DRIFT_S,
     EARLY_S,
     HOST_NOISE,
+    MAX_SCATTER,
     RESOLUTION,
-    SCATTER,
-    SETTLED,
+    SETTLED_SHARE,
     TIMING,
     UNSURE,
 )
@@ -183,14 +183,14 @@ class Speedup:
     def is_settled(self) -> bool:
         """Whether the noise, and not the number of rounds, decides how exact the result is."""
         found, noise = self._measured, self._noise(*map(statistics.median, self._in_turn))
-        return found.median <= (1 + SETTLED * noise) * found.low
+        return found.median <= (1 + SETTLED_SHARE * noise) * found.low
 
     @property
     def is_scattered(self) -> bool:
         """Whether the lower bound is low only because a few requests were slow. Now and then a request on a GPU takes
         some 0.2 ms longer, and two such requests to the candidate among twelve set the lower bound."""
         found = self._measured
-        return found.median > SCATTER * found.low
+        return found.median > MAX_SCATTER * found.low
 
     def _noise(self, reference_s: float, candidate_s: float) -> float:
         """Return the relative error of the speedup that comes from differences between two processes that run the same

@@ -25,19 +25,19 @@ from kernel_coder.judge.examiner.source_checks import reaches_out
 from kernel_coder.judge.examiner.timing.rounds import Requester
 from kernel_coder.judge.examiner.timing.speedup import Speedup
 from kernel_coder.judge.examiner.timing_constants import (
+    BASELINE_PIECES,
     BASELINE_S,
     BUSY_S,
     CHUNK_S,
+    MAX_BASELINE_SPREAD,
     MAX_PAUSE_S,
     MAX_REQUEST_S,
     MIN_ROUNDS,
-    PIECES,
     QUIET_S,
     QUIET_TRIES,
     REQUEST_COST_S,
     REQUEST_S,
     SHARED_PROBES,
-    STEADY,
     TIMING,
 )
 from kernel_coder.judge.examiner.timing_records import Baseline, Costs, Party, Rounds, call_time
@@ -98,7 +98,7 @@ class Timer:
 
     def measure_afterwards(self) -> None:
         """Time the reference after the candidate's processes have ended."""
-        self.reference.life_s += AFTERWARDS_S
+        self.reference.time_limit_s += AFTERWARDS_S
         self.afterwards = self._timed_alone(self.rounds.calls)
         if self.config.compile_baseline:
             self.compiled_s = self._compiled_call_s()
@@ -134,7 +134,7 @@ class Timer:
         taken: dict[Party, list[float]] = {"reference": [], "empty": [], "single": []}
         loads: list[float] = []
         until = time.monotonic() + BASELINE_S
-        while not loads or (len(taken["reference"]) < PIECES and time.monotonic() < until):
+        while not loads or (len(taken["reference"]) < BASELINE_PIECES and time.monotonic() < until):
             if loads and self.kind != "cpu":
                 time.sleep(random.uniform(0.0, MAX_PAUSE_S))
             answers = self.requester.answers(list(taken), calls, around=lambda: loads.append(self._load()))
@@ -142,7 +142,7 @@ class Timer:
                 taken[party].append(answer.taken_s)
         is_quiet = sum(one >= LOADED for one in loads) <= SHARED_PROBES * len(loads)
         if self.kind != "cpu":
-            is_quiet &= all(statistics.median(some) <= STEADY * min(some) for some in taken.values())
+            is_quiet &= all(statistics.median(some) <= MAX_BASELINE_SPREAD * min(some) for some in taken.values())
         empty_s, single_s = min(taken["empty"]), min(taken["single"])  # another program can only increase them
         costs = Costs(single_s, max(empty_s - single_s, 0.0) / max(calls - 1, 1))
         call_s, fastest_s = (
@@ -163,7 +163,7 @@ class Timer:
 
     def _compiled_call_s(self) -> float | None:
         """Return the seconds of a call of the reference under torch.compile; None if it does not compile."""
-        self.reference.life_s += COMPILE_S
+        self.reference.time_limit_s += COMPILE_S
         clock, maker, calls = self.requester.clock, self.requester.maker, self.rounds.calls
         try:
             with self.turns.shared():

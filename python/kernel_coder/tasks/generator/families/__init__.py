@@ -43,6 +43,6 @@ FAMILIES: dict[str, Callable[[Sketch], None]] = {
 }
 """The families from which a seed chooses if none is named."""
 
-NAMED: dict[str, Callable[[Sketch], None]] = {**FAMILIES, "ordinary": ordinary, "repository": repository}
+ALL_FAMILIES: dict[str, Callable[[Sketch], None]] = {**FAMILIES, "ordinary": ordinary, "repository": repository}
 """Every family that can be named. A seed without a family never gives ``ordinary`` or ``repository``, which are newer,
 so that its texts stay the same."""

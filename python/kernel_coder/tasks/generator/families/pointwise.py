@@ -18,7 +18,7 @@ from kernel_coder.tasks.generator.pointwise import (
 from kernel_coder.tasks.generator.rowwise import SHAPED, along
 from kernel_coder.tasks.generator.sketch import Sketch
 
-MIXES = tuple(BY_NAME[name] for name in ("add", "sub", "mul", "maximum", "minimum", "add_scaled"))
+MIXING_OPS = tuple(BY_NAME[name] for name in ("add", "sub", "mul", "maximum", "minimum", "add_scaled"))
 
 
 def elementwise(s: Sketch) -> None:
@@ -44,7 +44,7 @@ def activation(s: Sketch) -> None:
         tape.chain(1, ACTIVATIONS if is_activation else ARITHMETIC)
     if s.level > 2 and s.rng.random() < 0.5:
         s.tensor("y", shape)
-        tape.combine(MIXES, "y")
+        tape.combine(MIXING_OPS, "y")
     tape.finish()
 
 
@@ -64,17 +64,17 @@ def broadcast(s: Sketch) -> None:
         name = next(names)
         if by_channel:
             operand = s.parameter(name, (shape[1], "1", "1"))
-            tape.combine(MIXES, name, passed=operand, kind="channel", label="_channel")
+            tape.combine(MIXING_OPS, name, passed=operand, kind="channel", label="_channel")
         elif s.rng.random() < 0.6:
             if s.rng.random() < 0.5:
                 operand = s.parameter(name, shape[-1:])
-                tape.combine(MIXES, name, passed=operand, kind="last", label="_row")
+                tape.combine(MIXING_OPS, name, passed=operand, kind="last", label="_row")
             else:
                 s.tensor(name, shape[-1:])
-                tape.combine(MIXES, name, kind="last", label="_row")
+                tape.combine(MIXING_OPS, name, kind="last", label="_row")
         else:
             s.tensor(name, (*shape[:-1], "1"))
-            tape.combine(MIXES, name, kind="lead", label="_column")
+            tape.combine(MIXING_OPS, name, kind="lead", label="_column")
     tape.finish()
 
 

@@ -8,7 +8,7 @@ from kernel_coder.tasks.generator.rowwise import REDUCTIONS, SHAPED, along
 from kernel_coder.tasks.generator.sketch import Sketch
 
 EPILOGUE: tuple[Pointwise, ...] = (*ACTIVATIONS, *ARITHMETIC)
-MIXES = tuple(BY_NAME[name] for name in ("add", "sub", "mul", "maximum", "minimum", "add_scaled"))
+MIXING_OPS = tuple(BY_NAME[name] for name in ("add", "sub", "mul", "maximum", "minimum", "add_scaled"))
 _SIZES = (16, 20, 24, 32, 33, 40, 48, 50, 60, 64)
 _ROWS = (5, 8, 10, 16, 20, 24, 30, 32)
 
@@ -169,10 +169,10 @@ def _epilogue(tape: Tape, shape: list[str], count: int, along_row: bool, *, redu
         elif what == "operand":
             if rng.random() < 0.5:
                 s.tensor("residual", shape)
-                tape.combine(MIXES, "residual", label="_residual")
+                tape.combine(MIXING_OPS, "residual", label="_residual")
             else:
                 weight = s.parameter("weight", shape[-1:])
-                tape.combine(MIXES, "weight", passed=weight, kind="last", label="_row")
+                tape.combine(MIXING_OPS, "weight", passed=weight, kind="last", label="_row")
         elif reduces and place == len(plan) - 1 and rng.random() < 0.6:
             along(tape, REDUCTIONS[rng.choice(("sum", "mean", "max", "logsumexp", "l2_norm"))])
             tape.reduced = True

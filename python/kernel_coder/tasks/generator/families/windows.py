@@ -6,7 +6,7 @@ from kernel_coder.tasks.generator.layouts import NEG_INF, Layout, Tape
 from kernel_coder.tasks.generator.pointwise import ACTIVATIONS, ARITHMETIC, BY_NAME, NORMAL, UNARY
 from kernel_coder.tasks.generator.sketch import Sketch
 
-MIXES = tuple(BY_NAME[name] for name in ("add", "sub", "mul", "maximum", "minimum"))
+MIXING_OPS = tuple(BY_NAME[name] for name in ("add", "sub", "mul", "maximum", "minimum"))
 _BEFORE = tuple(op for op in UNARY if op.name not in ("cube", "exp"))
 
 
@@ -250,6 +250,6 @@ def _after_convolution(tape: Tape, rank: int, channels: str) -> None:
     for has_operand in plan:
         if has_operand:
             gain = s.parameter("gain", (channels, *["1"] * rank))
-            tape.combine(MIXES, "gain", passed=gain, kind="last", label="_channel")
+            tape.combine(MIXING_OPS, "gain", passed=gain, kind="last", label="_channel")
         else:
             tape.chain(1, (*ACTIVATIONS, *ARITHMETIC))

@@ -106,7 +106,7 @@ KINDS: dict[str, dict[str, Kind]] = {
 }
 """Operation kinds by group."""
 
-SHARES = {
+GROUP_FREQUENCIES = {
     "products": 22,
     "activations": 30,
     "rows": 17,
@@ -174,7 +174,7 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
     """
     draft = Draft(rng, text_seed=rng.getrandbits(60))
     if level <= 1 or kind is not None:
-        group = rng.choices(list(SHARES), weights=list(SHARES.values()))[0]
+        group = rng.choices(list(GROUP_FREQUENCIES), weights=list(GROUP_FREQUENCIES.values()))[0]
         names = list(KINDS[group])
         chosen = kind or rng.choices(names, weights=[WEIGHTS.get(name, 1.0) for name in names])[0]
         function = next(kinds[chosen] for kinds in KINDS.values() if chosen in kinds)
@@ -190,7 +190,7 @@ def make(rng: Random, level: int, kind: str | None = None) -> Made:
     draft.entry_point = _class_name(draft)
     texts = renamed((reference(draft, 0), reference(draft, 1), draft.solution()), rng)
     made = Made(draft.entry_point, *texts, draft.thinking(), tuple(draft.ops))
-    if len(made.solution) > LONGEST:
+    if len(made.solution) > MAX_SOLUTION_CHARACTERS:
         raise UnsuitableError(f"the solution has {len(made.solution)} characters")
     return made
 
@@ -203,7 +203,7 @@ def repository(s: Sketch) -> None:
     s.more = {"thinking": made.thinking, "small_python_code": made.small_reference}
 
 
-LONGEST = 5200
+MAX_SOLUTION_CHARACTERS = 5200
 """Upper limit for a solution, in characters. Longer ones exceed about 2,000 tokens, which a small model rarely writes
 without a mistake."""
 

@@ -27,7 +27,7 @@ PRODUCERS = (
     ("conv1d", 1),
     ("conv_transpose1d", 1),
 )
-MOST_FLOPS = 1e11
+MAX_FLOPS = 1e11
 """Upper limit for the floating-point operations of a chain's convolution, since several kernels follow it."""
 
 _UNUSUAL = ("exp", "square", "threshold", "softshrink", "quick_gelu")
@@ -52,7 +52,7 @@ class Chain:
                 transposed=transposed,
                 style="strided" if transposed and self.rng.random() < 0.6 else "plain",
                 in_chain=True,
-                most=MOST_FLOPS,
+                most=MAX_FLOPS,
             )
         self.dims = 2 + self.ndim  # number of dimensions of the value so far
         self.has_column = False  # a linear layer's rows are reduced to one number each

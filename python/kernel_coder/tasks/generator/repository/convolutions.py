@@ -11,7 +11,7 @@ from kernel_coder.tasks.generator.repository.convolution_kernels import AXES, de
 from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft
 from kernel_coder.tasks.generator.repository.sizes import budget, large
 
-EXTENTS = {
+EXTENT_NAMES = {
     1: (("length",), ("length",), ("sequence_length",), ("seq_len",), ("input_length",), ("L",)),
     2: (("height", "width"), ("height", "width"), ("width", "height"), ("height_in", "width_in"), ("H", "W")),
     3: (("depth", "height", "width"), ("D", "H", "W")),
@@ -139,7 +139,9 @@ def convolution(
     cin = draft.size("in_channels", c_in, s_in)
     is_alone = style == "depthwise" and not in_chain and rng.random() < 0.55  # one name for both numbers of channels
     cout = cin if is_alone or is_literal else draft.size("out_channels", c_out, s_out)
-    space = tuple(draft.size(name, a, b) for name, a, b in zip(rng.choice(EXTENTS[ndim]), real, little, strict=True))
+    space = tuple(
+        draft.size(name, a, b) for name, a, b in zip(rng.choice(EXTENT_NAMES[ndim]), real, little, strict=True)
+    )
     in_full = {"plain": 0.6, "asymmetric": 0.5, "dilated": 0.3, "depthwise": 0.4}.get(style, 0.0)
     is_full = not in_chain and rng.random() < in_full  # every optional argument, as PyTorch has them
     call = [cin, cout] if not is_literal else [str(c_in), str(c_out)]

@@ -10,7 +10,7 @@ from kernel_coder.tasks.generator.repository.draft import Argument, Draft, Input
 
 HEADINGS = ("", "", "", "# Test code", "# Sizes", "# Configuration", "# Example inputs")
 NOTES = ("", "", "", "  # no arguments", "  # nothing to configure")
-TAILS = ("input_shape", "input_shape", "input_shape", "shape", "feature_shape", "dims", "sizes")
+SHAPE_NAMES = ("input_shape", "input_shape", "input_shape", "shape", "feature_shape", "dims", "sizes")
 """Names of a tuple of all sizes but the first."""
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!=)")
@@ -47,7 +47,7 @@ class InputWriter:
         self.factor = rng.choice((2, 2, 2, 4, 8)) if choose() < 0.2 else 0
         self.in_front = choose() < 0.5  # the factor
         self.tail: tuple[str, ...] = ()
-        self.tail_name = rng.choice(TAILS)
+        self.tail_name = rng.choice(SHAPE_NAMES)
         if rng.random() < 0.2:
             self._share_tail(rng)
         self.is_shuffled = choose() < 0.25

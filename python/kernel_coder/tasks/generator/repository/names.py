@@ -31,7 +31,7 @@ PREFIXES = ("", "", "", "", "my_", "main_", "input_", "the_", "base_", "_")
 ENDINGS = "1 2 3 _1 _2 _a _b _layer _op _in _out 1d 2d 3d _size _val"
 SUFFIXES = ("", "", "", "", *ENDINGS.split())
 
-SHARE = {"layer": 0.75, "argument": 0.6, "input": 0.65}
+RENAMED_SHARE = {"layer": 0.75, "argument": 0.6, "input": 0.65}
 """Share of the modules in which names are replaced: those of layers, of ``__init__``'s arguments and the sizes, and of
 ``forward``'s arguments. :data:`USUAL` of all modules keep every name."""
 USUAL = 0.3
@@ -62,7 +62,7 @@ def renamed(texts: tuple[str, str, str], rng: Random) -> tuple[str, str, str]:
     kept: dict[str, str] = {}  # names that reference and solution share
     more: dict[str, str] = {}
     layers: dict[str, str] = {}
-    share = SHARE if rng.random() >= USUAL else dict.fromkeys(SHARE, 0.0)
+    share = RENAMED_SHARE if rng.random() >= USUAL else dict.fromkeys(RENAMED_SHARE, 0.0)
     if rng.random() < share["argument"]:
         kept = {name: _free(rng, SIZE_WORDS, taken) for name in _arguments(functions.get("__init__"))}
         more = {name: _free(rng, SIZE_WORDS, taken) for name in sizes if name not in kept}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_coder.tasks.generator.pointwise import UnsuitableError
-from kernel_coder.tasks.generator.repository.convolutions import EXTENTS
+from kernel_coder.tasks.generator.repository.convolutions import EXTENT_NAMES
 from kernel_coder.tasks.generator.repository.draft import Draft, Kernel
 from kernel_coder.tasks.generator.repository.elementwise import flat_kernel
 from kernel_coder.tasks.generator.repository.rows import LOOP, OFFSET, load, row_kernel
@@ -362,7 +362,7 @@ def _maps(draft: Draft, channels: int, small: int) -> int:
     batch = rng.choice((2, 4, 8, 16, 32, 64, 112))
     side = max(4, (elements(rng) / batch / channels) ** (1 / ndim))
     B, C = draft.size(names[0], batch, 2), draft.size(names[1], channels, small)
-    extents = rng.choice((*EXTENTS[ndim], *[(("dim1", "dim2", "dim3")[:ndim])]))
+    extents = rng.choice((*EXTENT_NAMES[ndim], *[(("dim1", "dim2", "dim3")[:ndim])]))
     equal = large(rng, side, 4)
     space = tuple(draft.size(name, equal, rng.choice((5, 6, 7))) for name in extents)
     draft.input("x", (B, C, *space), is_first=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_coder.tasks.generator.repository.convolution_kernels import letters, positions
-from kernel_coder.tasks.generator.repository.convolutions import EXTENTS
+from kernel_coder.tasks.generator.repository.convolutions import EXTENT_NAMES
 from kernel_coder.tasks.generator.repository.draft import NO_DEFAULT, Draft, Kernel
 from kernel_coder.tasks.generator.repository.sizes import elements, large
 
@@ -86,7 +86,7 @@ def pool(draft: Draft, ndim: int, kind: str) -> None:
     batch, channels = rng.choice((1, 2, 8, 16, 32, 64)), rng.choice((3, 16, 32, 64, 128))
     side = max(least + 2, int((elements(rng) / batch / channels) ** (1 / ndim)))
     B, C = draft.size(names[0], batch, 2), draft.size(names[1], channels, 3)
-    extents = rng.choice(EXTENTS[ndim])
+    extents = rng.choice(EXTENT_NAMES[ndim])
     equal = large(rng, side, least + 1)
     space = tuple(
         draft.size(name, equal if rng.random() < 0.7 else large(rng, side, least + 1), least + rng.choice((1, 2, 3, 5)))

@@ -101,7 +101,7 @@ def _sides(draft: Draft, kind: str = "any") -> tuple[int, int, int]:
     return tuple(large(rng, max(16, side * factor), 16) for factor in factors)  # type: ignore[return-value]
 
 
-SPAN = 4096
+MAX_SUMMANDS = 4096
 """Number of products that one program adds up. A longer sum in one fp32 accumulator would lose digits."""
 
 
@@ -120,15 +120,15 @@ def product(draft: Draft, a: str, b: str) -> Kernel:
             f"a2, b2 = {a}.reshape(-1, {a}.shape[-1]), {b}.reshape({b}.shape[0], -1)",
             "M, K = a2.shape",
             "N = b2.shape[1]",
-            f"split = triton.cdiv(K, {SPAN})",
+            f"split = triton.cdiv(K, {MAX_SUMMANDS})",
             f"BN = min({TILE['BN']}, max(16, triton.next_power_of_2(N)))",
         ],
         allocate=f"(split, *{a}.shape[:-1], *{b}.shape[1:])",
-        loop="range(part * SPAN, min(K, part * SPAN + SPAN), BK)",
+        loop="range(part * MAX_SUMMANDS, min(K, part * MAX_SUMMANDS + MAX_SUMMANDS), BK)",
     )
     kernel.head[2:2] = ["part = pid // (tl.cdiv(M, BM) * tiles)", "pid = pid % (tl.cdiv(M, BM) * tiles)"]
     kernel.blocks[1] = ("BN", "BN")
-    kernel.blocks.append(("SPAN", str(SPAN)))
+    kernel.blocks.append(("SPAN", str(MAX_SUMMANDS)))
     kernel.offset = "(part.to(tl.int64) * M + m[:, None]) * N + n[None, :]"
     kernel.tail = [f"tl.store(out_ptr + {kernel.offset}, acc, mask=mask)"]
     kernel.grid = f"(split * triton.cdiv(M, {TILE['BM']}) * triton.cdiv(N, BN),)"

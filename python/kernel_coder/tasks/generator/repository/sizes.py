@@ -57,7 +57,7 @@ LARGE = (
     8192,
     16384,
 )
-SMALL = (3, 4, 5, 6, 7, 9, 10, 13)
+SMALL_SIZES = (3, 4, 5, 6, 7, 9, 10, 13)
 """Sizes of the small twin. Most are no powers of two, so that a missing mask gives a wrong result."""
 
 KINDS = ((1 << 10, 1 << 16, 0.25), (1 << 16, 1 << 22, 0.35), (1 << 22, 1 << 27, 0.32), (1 << 27, 1 << 30, 0.08))
@@ -93,7 +93,7 @@ def large(rng: Random, most: float, least: int = 1) -> int:
 
 def small(rng: Random) -> int:
     """Return a size of the small twin."""
-    return rng.choice(SMALL)
+    return rng.choice(SMALL_SIZES)
 
 
 def shape(draft: Draft, count: float, ndim: int | None = None) -> tuple[str, ...]:
