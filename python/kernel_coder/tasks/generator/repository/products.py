@@ -124,7 +124,7 @@ def product(draft: Draft, a: str, b: str) -> Kernel:
             f"BN = min({TILE['BN']}, max(16, triton.next_power_of_2(N)))",
         ],
         allocate=f"(split, *{a}.shape[:-1], *{b}.shape[1:])",
-        loop="range(part * MAX_SUMMANDS, min(K, part * MAX_SUMMANDS + MAX_SUMMANDS), BK)",
+        loop="range(part * SPAN, min(K, part * SPAN + SPAN), BK)",
     )
     kernel.head[2:2] = ["part = pid // (tl.cdiv(M, BM) * tiles)", "pid = pid % (tl.cdiv(M, BM) * tiles)"]
     kernel.blocks[1] = ("BN", "BN")
