@@ -149,6 +149,14 @@ def test_reference_in_float64_is_timed_with_cudnn_and_without(
     assert all(not row["ms"] and row["failure"].startswith("TypeError") for row in rows[3:])
 
 
+@pytest.mark.parametrize("stem", ["bench_admission", "bench_oracle"])
+def test_folder_without_references_is_named(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "rows.csv"
+    monkeypatch.setattr(sys, "argv", [stem, str(tmp_path / "none"), "--device", "cpu", "--out", str(out)])
+    with pytest.raises(SystemExit, match=r"each folder must have references, \*\.py files; got .*/none"):
+        importlib.import_module(stem).main()
+
+
 @pytest.mark.parametrize("options", ["", "--lora"])
 def test_every_implementation_of_an_update_has_the_same_gradient_norm(
     options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

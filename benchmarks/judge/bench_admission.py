@@ -38,6 +38,8 @@ def tasks_in(folder: Path) -> list[Task]:
         return int(number) if number.isdigit() else 0, file.stem
 
     files = sorted(folder.glob("*.py"), key=place)
+    if not files:
+        raise SystemExit(f"each folder must have references, *.py files; got {folder}")
     return [Task(id=f"{folder.name}/{file.stem}", source="folder", reference=file.read_text()) for file in files]
 
 

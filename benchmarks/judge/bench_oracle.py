@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 from bench_admission import tasks_in
+from kernel_coder.judge.gpu.turns import synchronise
+from kernel_coder.judge.wire.trees import map_tensors
 from kernel_coder.tasks import Task
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -26,29 +28,23 @@ FORMS = (("float32", True), ("float64", True), ("float64", False))
 CALLS = 3
 
 
-def synchronise(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def measure(task: Task, device: str, dtype: torch.dtype, has_cudnn: bool) -> dict[str, Any]:
+def measure(task: Task, device: torch.device, dtype: torch.dtype, has_cudnn: bool) -> dict[str, Any]:
     """The shortest time of a call and the memory that it takes, or why it failed."""
     names: dict[str, Any] = {"__name__": "reference"}
     exec(compile(task.reference, task.id, "exec"), names)
     torch.manual_seed(0)
 
-    def converted(value: Any) -> Any:
-        is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.to(device, dtype if is_real else None) if isinstance(value, torch.Tensor) else value
+    def converted(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
     try:
         with torch.no_grad(), torch.backends.cudnn.flags(enabled=has_cudnn, allow_tf32=False):
             module = names["Model"](*names["get_init_inputs"]()).to(device, dtype)
-            inputs = [converted(one) for one in names["get_inputs"]()]
+            inputs = map_tensors(names["get_inputs"](), converted)
             module(*inputs)
             synchronise(device)
             before = 0
-            if device == "cuda":
+            if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
             taken_s = []
@@ -57,12 +53,12 @@ def measure(task: Task, device: str, dtype: torch.dtype, has_cudnn: bool) -> dic
                 module(*inputs)
                 synchronise(device)
                 taken_s.append(time.perf_counter() - began)
-            peak = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
+            peak = torch.cuda.max_memory_allocated() - before if device.type == "cuda" else 0
             return {"ms": round(1e3 * min(taken_s), 3), "gib": round(peak / (1 << 30), 3), "failure": ""}
     except Exception as error:
         return {"ms": "", "gib": "", "failure": f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"}
     finally:
-        if device == "cuda":
+        if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
@@ -88,7 +84,7 @@ def main() -> None:
         if time.monotonic() > until or arguments.only.lower() not in task.reference.lower():
             continue
         for dtype, has_cudnn in FORMS:
-            found = measure(task, arguments.device, getattr(torch, dtype), has_cudnn)
+            found = measure(task, torch.device(arguments.device), getattr(torch, dtype), has_cudnn)
             rows.append({"task": task.id, "dtype": dtype, "cudnn": has_cudnn, **found, **facts})
             print(task.id, dtype, "with cuDNN" if has_cudnn else "without", found, flush=True)
         with out.open("w", newline="") as file:

@@ -39,8 +39,8 @@ GRACE_S = 20.0
 hung."""
 
 REFERENCE_GRACE_S = 10.0
-"""Time, in seconds, that the reference's Runner may answer beyond the candidate's time limit. It is above 0, so that
-the candidate's own limit ends first, and below :data:`GRACE_S`, so that the Examiner reacts first."""
+"""Time, in seconds, by which the time limit of the reference's Runner exceeds the candidate's. It is above 0, so that
+the candidate's own limit ends first if both are equally slow."""
 
 AFTERWARDS_S = 20.0
 """Time limit, in seconds, for timing the reference alone after a timed candidate was killed."""
