@@ -50,6 +50,20 @@ def test_a_reference_that_draws_random_numbers_is_within_the_tolerance_each_time
             assert allowed.passes(result), (key, result, allowed)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_outputs_and_gradients_are_expected_as_the_oracle_computes_them(backward: bool) -> None:
+    """In float64. The reference's own float32 results are expected only if the oracle fails."""
+    source = DRAWS_A_LITTLE.replace(" + self.linear(1e-5 * torch.randn(x.shape))", "")
+    task = {"reference": source, "entry_point": "Model", "precision": "fp32"}
+    config = JudgeConfig(backward=backward)
+    made = PreparedTask(task, config, torch.device("cpu"), Seeds(0), GpuTurns())
+    expected = made.samples.sample("own").expected
+    assert len(expected) == (4 if backward else 1)  # the output, and gradients of the input, weight and bias
+    for one in expected:
+        assert one.dtype == torch.float64
+        assert not torch.equal(one, one.float().double())
+
+
 def test_few_small_elements_may_have_larger_errors_but_not_many() -> None:
     rng = torch.Generator().manual_seed(0)
     expected = torch.logspace(-6, 2, SAMPLED, dtype=torch.float64)

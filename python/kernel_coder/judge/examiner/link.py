@@ -86,17 +86,15 @@ class Link:
             awake_s: seconds of polling before the Examiner sleeps.
             most_s: upper limit of the wait in seconds, in addition to the Runner's own time limit.
         """
-        left = max(self.left_s, 0.0)
         frame, self._answered = self._answered, None
         try:
             if frame is None:
-                frame = self._receive(min(left, most_s), awake_s)
+                frame = self._receive(most_s, awake_s)
             if frame.kind == Say.QUEUED and self._is_queueing:
                 self._is_queueing, self.queued_at = False, time.perf_counter()
-                frame = self._receive(min(left, most_s), awake_s)
+                frame = self._receive(most_s, awake_s)
         except ChannelTimeout:
-            why = "no result came within the time limit" if left <= most_s else f"a request took over {most_s:g} s"
-            raise self.failed(Outcome.TIMEOUT, why) from None
+            raise self.failed(Outcome.TIMEOUT, f"a request took over {most_s:g} s") from None
         if frame.kind != say or not 0 <= frame.status <= max(Status):
             raise self.failed(Outcome.REJECTED, "it wrote to the judge's channel")
         return frame
@@ -105,7 +103,7 @@ class Link:
         """Wait at most `most_s` seconds until all launches of the last request are in line behind the gate. Return
         whether they are. If the answer comes instead, keep it for :meth:`answer`."""
         try:
-            frame = self._receive(min(max(self.left_s, 0.0), most_s), most_s)
+            frame = self._receive(most_s, most_s)
         except ChannelTimeout:
             self._is_queueing = True
             return False
@@ -116,9 +114,14 @@ class Link:
         return True
 
     def _receive(self, most_s: float, awake_s: float) -> Frame:
-        began = time.monotonic()
+        """Return the next message. Raise ChannelTimeout if it does not come within `most_s` seconds."""
+        began, left_s = time.monotonic(), max(self.left_s, 0.0)
         try:
-            return self.channel.receive_at_once(timeout_s=most_s, pidfd=self.pidfd, awake_s=awake_s)
+            return self.channel.receive_at_once(timeout_s=min(left_s, most_s), pidfd=self.pidfd, awake_s=awake_s)
+        except ChannelTimeout:
+            if left_s <= most_s:
+                raise self.failed(Outcome.TIMEOUT, "no result came within the time limit") from None
+            raise
         except ChannelClosed:
             raise self.failed(Outcome.CRASHED, "its process ended") from None
         except ProtocolBreach:

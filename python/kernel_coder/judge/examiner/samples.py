@@ -342,15 +342,15 @@ class SampleMaker:
     ) -> list[Tensor] | None:
         """Return the oracle's outputs, where `change` converts each input to the float64 tensor that the oracle gets.
         None: the oracle fails, because the reference works only in its own dtype."""
-        doubled = map_tensors(inputs, change)
+        wide_inputs, wide_cotangents = map_tensors(inputs, change), [doubled(one) for one in cotangents]
         reference = self.reference
         try:
-            exact = tensors_of(reference.outputs(reference.exact, doubled, [doubled(one) for one in cotangents]))
+            exact = tensors_of(reference.outputs(reference.exact, wide_inputs, wide_cotangents))
         except torch.OutOfMemoryError:
             raise
         except Exception:
             return None
-        return [*exact, *(tensors_of(doubled)[index] for index in written)]
+        return [*exact, *(tensors_of(wide_inputs)[index] for index in written)]
 
     def _ill_conditioned(self, plain: list[Tensor], compared: list[ComparisonResult]) -> str:
         """Return why these inputs cannot be used, or an empty string."""

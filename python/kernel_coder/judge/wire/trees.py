@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+
+Tree = TypeVar("Tree")
+"""The type of a tree. A function that changes only its tensors returns the same type."""
 
 
 def floating(tensor: Tensor) -> bool:
@@ -37,14 +40,15 @@ def tensors_of(value: Any) -> list[Tensor]:
     return []
 
 
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
     """Return the same tree with `change` applied to each tensor."""
+    changed: Any = value
     if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: map_tensors(one, change) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(one, change) for one in value))
-    if isinstance(value, list | tuple):
-        return type(value)(map_tensors(one, change) for one in value)
-    return value
+        changed = change(value)
+    elif isinstance(value, dict):
+        changed = {key: map_tensors(one, change) for key, one in value.items()}
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        changed = type(value)(*(map_tensors(one, change) for one in value))
+    elif isinstance(value, list | tuple):
+        changed = type(value)(map_tensors(one, change) for one in value)
+    return changed
