@@ -109,12 +109,12 @@ def main() -> int:
         write(path, rows)
 
     def judge_all(is_built: bool, workers: int | None) -> None:
-        for allow in dict.fromkeys(one.allow for one in left if bool(one.slow) == is_built):
-            judge_some(is_built, workers, allow)
+        for settings in dict.fromkeys(one.settings for one in left if bool(one.slow) == is_built):
+            judge_some(is_built, workers, settings)
 
-    def judge_some(is_built: bool, workers: int | None, allow: str | None) -> None:
-        some = [one for one in left if bool(one.slow) == is_built and one.allow == allow]
-        config = limits(device, is_built).model_copy(update={"workers": workers, "allow": (allow,) if allow else ()})
+    def judge_some(is_built: bool, workers: int | None, settings: tuple[tuple[str, Any], ...]) -> None:
+        some = [one for one in left if bool(one.slow) == is_built and one.settings == settings]
+        config = limits(device, is_built).model_copy(update={"workers": workers, **dict(settings)})
 
         def judge_one(one: corpus.Candidate) -> None:
             if time.monotonic() < until:

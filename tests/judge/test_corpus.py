@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import corpus
 import pytest
@@ -92,16 +93,13 @@ def verdicts(request: pytest.FixtureRequest) -> dict[str, tuple[Candidate, Verdi
     candidates = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
     random.Random(0).shuffle(candidates)
     hanging = HANGING if device == "cpu" else set[str]()
-    if request.param == "built":
-        parts = [([one for one in candidates if one.slow], 240.0, ())]
-    else:
-        quick = [one for one in candidates if not one.slow]
-        parts = [([one for one in quick if one.name not in hanging and not one.allow], 60.0, ())]
-        parts += [([one for one in quick if one.name in hanging], 4.0, ())]
-        parts += [([one for one in quick if one.allow], 60.0, ("library_matmul",))]
+    parts: dict[Any, list[Candidate]] = defaultdict(list)
+    for one in candidates:
+        if bool(one.slow) == (request.param == "built"):
+            parts[240.0 if one.slow else 4.0 if one.name in hanging else 60.0, one.settings].append(one)
     found: dict[str, tuple[Candidate, Verdict]] = {}
-    for some, timeout_s, allow in parts:
-        config = limits(device).model_copy(update={"timeout_s": timeout_s, "allow": allow})
+    for (timeout_s, settings), some in parts.items():
+        config = limits(device).model_copy(update={"timeout_s": timeout_s, **dict(settings)})
         with Judge(device, config=config) as judge:
             for one, verdict in zip(some, judge.evaluate_many(pairs(some)), strict=True):
                 found[one.name] = (one, verdict)

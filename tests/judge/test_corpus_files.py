@@ -74,6 +74,7 @@ def test_headers_are_complete():
         else:
             assert (candidate.expect, candidate.leak) == ("rejected", None), name
             assert candidate.allow in (None, "library_matmul"), name
+        assert corpus.header(candidate.source).get("gradients", "compared") == "compared", name
 
 
 def test_every_candidate_is_short_and_parses():

@@ -139,7 +139,8 @@ def test_parameters_of_equal_shape_are_matched_by_their_initial_values() -> None
     module = Norm()
     first = {name: one_value(value) for name, value in state_of(module).items()}
     for _ in range(2):  # in the second round the parameters no longer have their initial values
-        assert load_state(module, REFERENCE, False, (), INITIAL, first) is Loaded.BY_ORDER
+        found = load_state(module, REFERENCE, False, (), INITIAL, first)
+        assert found == (Loaded.BY_ORDER, {"weight": "scale", "bias": "shift"})
         assert torch.equal(module.scale, REFERENCE["weight"])
         assert torch.equal(module.shift, REFERENCE["bias"])
 
@@ -148,14 +149,15 @@ def test_extra_buffer_does_not_prevent_loading_by_name() -> None:
     module = nn.Linear(3, 1)
     module.register_buffer("workspace", torch.zeros(5))
     state = {"weight": torch.ones(1, 3), "bias": torch.ones(1)}
-    assert load_state(module, state, True) is Loaded.BY_NAME
+    assert load_state(module, state, True) == (Loaded.BY_NAME, {"weight": "weight", "bias": "bias"})
     assert torch.equal(module.weight, state["weight"])
 
 
 def test_candidate_may_lack_a_constant_table() -> None:
     state = {"weight": torch.ones(1, 3), "bias": torch.ones(1), "mask": torch.ones(2, 2)}
     assert load_state(nn.Linear(3, 1), state, False) is None
-    assert load_state(nn.Linear(3, 1), state, False, ["mask"]) is Loaded.BY_NAME
+    found = load_state(nn.Linear(3, 1), state, False, ["mask"])
+    assert found == (Loaded.BY_NAME, {"weight": "weight", "bias": "bias"})
 
 
 def test_load_hook_of_a_candidate_sees_the_names_of_the_reference() -> None:
@@ -169,5 +171,5 @@ def test_load_hook_of_a_candidate_sees_the_names_of_the_reference() -> None:
             state[f"{prefix}both"] = torch.stack([state.pop(f"{prefix}{name}") for name in REFERENCE])
 
     module = Joined()
-    assert load_state(module, REFERENCE, False) is Loaded.BY_NAME
+    assert load_state(module, REFERENCE, False) == (Loaded.BY_NAME, {})
     assert torch.equal(module.both, torch.stack(list(REFERENCE.values())))

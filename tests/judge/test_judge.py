@@ -226,7 +226,44 @@ def test_gradients_are_compared_if_the_configuration_asks_for_them() -> None:
         verdict = judge.evaluate(source, cut)
     assert verdict.outcome is Outcome.WRONG_OUTPUT
     assert verdict.reason is not None
-    assert verdict.reason.startswith("output 1")
+    assert verdict.reason.startswith("the gradient of input 0")
+
+
+NORM = "F.layer_norm(x, (40,), self.{gain}, self.{shift})"
+NORM_STATE = "self.weight = nn.Parameter(torch.ones(40))\nself.bias = nn.Parameter(torch.zeros(40))"
+OTHER_NORM_STATE = "self.shift = nn.Parameter(torch.zeros(40))\nself.gain = nn.Parameter(torch.ones(40))"
+
+
+def test_gradients_are_those_of_the_parameters_that_were_loaded() -> None:
+    """Other names, another order and a parameter more are no mistake; a frozen parameter and a wrong gradient are."""
+    source = reference(NORM.format(gain="weight", shift="bias"), init=NORM_STATE)
+    renamed = rewritten(reference(NORM.format(gain="gain", shift="shift"), init=OTHER_NORM_STATE))
+    more = rewritten(source, ("self.bias = ", "self.workspace = nn.Parameter(torch.zeros(7)); self.bias = "))
+    frozen = rewritten(source, ("torch.ones(40))", "torch.ones(40), requires_grad=False)"))
+    wrong = rewritten(renamed, ("self.shift)", "0.5 * (self.shift + self.shift.detach()))"))
+    with Judge("cpu", "torch", config=JudgeConfig(backward=True, timing=False, workers=1)) as judge:
+        for candidate in (renamed, more):
+            verdict = judge.evaluate(source, candidate)
+            assert verdict.correct, verdict.feedback
+        told = judge.evaluate(source, frozen)
+        verdict = judge.evaluate(source, wrong)
+    assert (told.outcome, told.reason) == (Outcome.WRONG_OUTPUT, "it lacks a parameter whose gradient is compared")
+    assert told.feedback is not None
+    assert "ModelNew lacks: weight." in told.feedback
+    assert verdict.outcome is Outcome.WRONG_OUTPUT
+    assert verdict.reason is not None
+    assert verdict.reason.startswith("the gradient of bias")
+
+
+def test_gradients_are_compared_on_inputs_of_other_sizes() -> None:
+    source = reference("torch.tanh(self.l(x))", init="self.l = nn.Linear(40, 8)")
+    cut = "torch.tanh(self.l(x if len(x) == 6 else x.detach() + 0 * x))"
+    with Judge("cpu", "torch", config=JudgeConfig(backward=True, timing=False, workers=1)) as judge:
+        verdict = judge.evaluate(source, rewritten(source, ("torch.tanh(self.l(x))", cut)))
+    assert verdict.outcome is Outcome.WRONG_OUTPUT
+    assert verdict.feedback is not None
+    assert "the gradient of input 0" in verdict.feedback
+    assert "These sizes differ from the task's own" in verdict.feedback
 
 
 DOUBLED = """
@@ -1198,7 +1235,7 @@ def test_a_profiled_call_copies_no_outputs() -> None:
     x, place = torch.arange(4.0), torch.zeros(4)
     found = Candidate.__new__(Candidate)
     called: list[Any] = []
-    found.model, found.parameters = lambda x: called.append(x) or 2 * x, []  # type: ignore[assignment, return-value]
+    found.model, found.trained = lambda x: called.append(x) or 2 * x, []  # type: ignore[assignment, return-value]
     call = SimpleNamespace(args=[x], cotangents=None, places=[place])
     found.prepared = SimpleNamespace(at=lambda *place: {(0, 3): call}[place])  # type: ignore[assignment]
     found._only_model(0, 3)

@@ -5,7 +5,8 @@
 writes a line {"name", "problem", "seconds"} for each candidate; problem is null if it agrees. The weights are moved off
 their initial values and given to the candidate by name, or by order if the names differ. The correct outputs are those
 of the reference in float64. The error of an output may be a small factor times the error of the reference in its own
-precision. The inputs are the task's own, normal, large, shifted, and partly NaN; a second shape is checked, too.
+precision. The inputs are the task's own, normal, large, shifted, and partly NaN; a second shape is checked, too. For a
+candidate whose gradients are compared, these count as outputs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import corpus
 import torch
 from kernel_coder.judge.examiner.hidden_shapes import with_named_sizes
 from kernel_coder.judge.runner import interpreted_bfloat16
-from kernel_coder.judge.wire.module_calls import load_state, one_value, state_of
+from kernel_coder.judge.wire.module_calls import called, load_state, one_value, state_of
+from kernel_coder.judge.wire.trees import tensors_of
 from torch import Tensor, nn
 
 FACTOR = 4.0  # times the reference's own error
@@ -62,10 +64,20 @@ def change_state(model: nn.Module) -> None:
 
 def give_state(
     model: nn.Module, new: nn.Module, constant: Collection[str], initial: Mapping[str, float | None]
-) -> None:
-    """Load the reference's state as the judge does."""
+) -> dict[str, str]:
+    """Load the reference's state as the judge does. Return the candidate's name of each tensor."""
     found = load_state(new, state_of(model), random_only=False, optional=constant, initial=initial)
     assert found is not None, "other state"
+    return found.names
+
+
+def with_gradients(model: nn.Module, inputs: list[Tensor], parameters: list[Tensor]) -> list[Tensor]:
+    """The outputs, and the gradients of inputs and parameters for random gradients of the outputs."""
+    rng = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        outputs = tensors_of(model(*(value.clone() for value in inputs)))
+    cotangents = [torch.randn(one.shape, generator=rng).to(one) for one in outputs if one.is_floating_point()]
+    return tensors_of(called(model, inputs, cotangents, parameters))
 
 
 def inputs_of(family: str, values: list[Tensor]) -> list[Tensor]:
@@ -135,18 +147,23 @@ def check(candidate: corpus.Candidate, device: str, folder: Path) -> str | None:
         initial = {name: one_value(value) for name, value in state_of(model).items()}
         change_state(model)
         new = build(new_module, "ModelNew", init)
-        give_state(model, new, dict(model.named_buffers()), initial)
+        names = give_state(model, new, dict(model.named_buffers()), initial)
         model, new = model.to(device), new.to(device)
+        trained = [state_of(new)[names[name]] for name, _ in model.named_parameters()] if candidate.gradients else []
         for family in families:
-            if family == "nan" and candidate.task.name in WITHOUT_NAN:
+            if family == "nan" and (candidate.gradients or candidate.task.name in WITHOUT_NAN):
                 continue
             inputs = [value.to(device) for value in inputs_of(family, reference.get_inputs())]
             theirs = [value.clone() for value in inputs]
             exact_inputs = [double(value).clone() for value in inputs]
-            with torch.no_grad():
-                got = new(*theirs)
-                like = model(*inputs)
-                exact = copy.deepcopy(model).double()(*exact_inputs)
+            wide = copy.deepcopy(model).double()
+            if candidate.gradients:
+                got = with_gradients(new, theirs, trained)
+                like = with_gradients(model, inputs, list(model.parameters()))
+                exact = with_gradients(wide, exact_inputs, list(wide.parameters()))
+            else:
+                with torch.no_grad():
+                    got, like, exact = new(*theirs), model(*inputs), wide(*exact_inputs)
             problem = difference(got, like, exact)
             if problem is None and not all(
                 torch.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True) for a, b in zip(theirs, inputs, strict=True)

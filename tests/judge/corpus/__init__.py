@@ -11,6 +11,7 @@ A candidate is a file whose first lines say what it is:
     # expect: no gain                    hostile only, see Candidate.expect
     # leak: root:x:0                     hostile only: text that no verdict may repeat
     # allow: library_matmul              honest only: library calls that are allowed beside its own kernels
+    # gradients: compared                if it is judged as for training: gradients of inputs and parameters count too
 
 A hostile candidate does not do the work honestly beside its hack: it is correct only if the hack succeeds. So a
 judge that calls it correct has been fooled. HOSTILE CANDIDATES MUST NEVER BE RUN OUTSIDE THE SANDBOX: they kill, fill
@@ -23,6 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent
 
@@ -144,6 +146,7 @@ class Candidate:
         needs_cuda: pointless without a GPU.
         needs_cpu: reads and writes host memory, which tensors of a GPU are not.
         allow: what of :attr:`kernel_coder.judge.JudgeConfig.allow` it is judged with, or None.
+        gradients: whether it is judged with :attr:`kernel_coder.judge.JudgeConfig.backward`.
         slow: why judging takes long: ``build``, or None.
     """
 
@@ -160,13 +163,19 @@ class Candidate:
     needs_cpu: bool = False
     slow: str | None = None
     allow: str | None = None
+    gradients: bool = False
 
     @property
     def is_hostile(self) -> bool:
         return self.hack is not None
 
+    @property
+    def settings(self) -> tuple[tuple[str, Any], ...]:
+        """The judge's settings that this candidate needs, by name."""
+        return ("allow", (self.allow,) if self.allow else ()), ("backward", self.gradients)
 
-KEYS = frozenset({"task", "backend", "hack", "why", "needs", "slow", "expect", "leak", "allow"})
+
+KEYS = frozenset({"task", "backend", "hack", "why", "needs", "slow", "expect", "leak", "allow", "gradients"})
 
 
 def header(source: str) -> dict[str, str]:
@@ -222,6 +231,7 @@ def _candidates(kind: str) -> Iterable[Candidate]:
             needs_cpu=fields.get("needs") == "cpu",
             slow=fields.get("slow"),
             allow=fields.get("allow"),
+            gradients="gradients" in fields,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from kernel_coder.judge.examiner.task_memory import Variant
 from kernel_coder.judge.examiner.timing.timer import Timer
 from kernel_coder.judge.gpu.turns import GpuTurns, synchronise
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.judge.wire.messages import Loaded, Mode, Say, Status
+from kernel_coder.judge.wire.messages import Loaded, Mode, Say, Status, TensorSpec
 
 CHECKS_AGAIN = 2
 """Number of checks after the timed calls, each on inputs of another family than the task's own, or of both. A candidate
@@ -45,9 +45,41 @@ IN_OTHER_MODES = ("huge", "structured", "own")
 """With gradients on and in eval mode, the first of these families is checked that the task has. A candidate knows the
 mode, so it could be careless with large values only there."""
 
+NO_PARAMETERS = frozenset({Status.NO_STATE, Status.NO_GRADIENT})
+"""Statuses of a candidate that was built and whose parameters do not fit the reference's."""
+
 STARTING_S = 2.0
 """Upper limit of the wait, in seconds, before timing until the next candidate's process has created its CUDA context.
 That creation would disturb the times."""
+
+
+def not_built(status: Status, text: str, state: Sequence[tuple[str, TensorSpec]], source: str) -> Judged:
+    """Return the exception for a candidate that cannot be called.
+
+    Args:
+        status: why, according to its Runner.
+        text: the Runner's message.
+        state: name and place of each parameter and buffer of the reference.
+        source: the candidate's source.
+    """
+    if status is Status.NO_MODEL:
+        return Judged(Outcome.FORMAT_ERROR, "the code defines no class ModelNew", compiled=False)
+    if status is Status.OUT_OF_MEMORY:
+        return Judged(Outcome.OUT_OF_MEMORY, "it ran out of memory while it was built", compiled=False)
+    if status not in NO_PARAMETERS:
+        return failure(Outcome.COMPILE_ERROR, text, source, compiled=False)
+    own = feedback.harmless(text).strip() or "none"
+    if status is Status.NO_STATE:
+        reason = "the reference's parameters cannot be loaded into it"
+        needed = "ModelNew must hold them under the same names, or with the same shapes in the same order."
+        wanted = ", ".join(f"{name} {list(spec.shape)}" for name, spec in state[:20])
+        told = f"The reference has: {wanted}.\nModelNew has: {own}."
+    else:
+        reason = "it lacks a parameter whose gradient is compared"
+        needed = "ModelNew must have each of the reference's parameters as a parameter that requires a gradient, under "
+        needed += "the same name, or with the same shape in the same order."
+        told = f"ModelNew lacks: {own}."
+    return Judged(Outcome.WRONG_OUTPUT, reason, feedback.bounded(f"{reason}: {needed}\n{told}"))
 
 
 class Examination:
@@ -160,20 +192,8 @@ class Examination:
                     raise Judged(Outcome.REJECTED, "it claims parameters drawn by seed, but the reference's are not")
                 self.task.reference.use_initial_state()
             return
-        text = self.link.text()
-        if status is Status.NO_MODEL:
-            raise Judged(Outcome.FORMAT_ERROR, "the code defines no class ModelNew", compiled=False)
-        if status is Status.OUT_OF_MEMORY:
-            raise Judged(Outcome.OUT_OF_MEMORY, "it ran out of memory while it was built", compiled=False)
-        if status is Status.NO_STATE:
-            state = self.task.memory.state_specs[:20]
-            wanted = ", ".join(f"{name} {list(spec.shape)}" for name, spec in state)
-            reason = "the reference's parameters cannot be loaded into it"
-            told = f"{reason}: ModelNew must hold them under the same names, or with the same shapes in the same order."
-            told += f"\nThe reference has: {wanted}.\nModelNew has: {feedback.harmless(text).strip() or 'none'}."
-            self.compiled = True
-            raise Judged(Outcome.WRONG_OUTPUT, reason, feedback.bounded(told))
-        raise failure(Outcome.COMPILE_ERROR, text, self.checker.source, compiled=False)
+        self.compiled = status in NO_PARAMETERS
+        raise not_built(status, self.link.text(), self.task.memory.state_specs, self.checker.source)
 
     def _first_checks(self) -> list[tuple[str, Variant]]:
         """Return family and sizes of each check that has a request of its own. The very first call may have other
@@ -226,7 +246,7 @@ class Examination:
     def _ask(self, say: Say, *values: int) -> Status:
         self.link.ask(say, *values)
         frame = self.link.answer(say)
-        if Status(frame.status) is not Status.NO_STATE:
+        if Status(frame.status) not in NO_PARAMETERS:
             self.checker.refuse_status(frame)
         return Status(frame.status)
 
@@ -276,7 +296,7 @@ class Examination:
             with self.turns.shared():
                 reference.draw_some() if is_partial else reference.draw_state(with_other_integers=True)
             self._write_state()
-        if self._ask(Say.RELOAD, int(is_new), seed) is Status.NO_STATE:
+        if self._ask(Say.RELOAD, int(is_new), seed) in NO_PARAMETERS:
             raise Judged(Outcome.WRONG_OUTPUT, "a second instance of it has other parameters than the first one")
         self.checker.when = "With other parameters: "
 

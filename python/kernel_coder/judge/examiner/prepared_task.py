@@ -99,7 +99,7 @@ class PreparedTask:
             self._weigh()
             self._find_families(task)
             self.variants = [self._variant()]
-            if config.hidden_shapes != "off" and not config.backward:
+            if config.hidden_shapes != "off":
                 self._add_hidden_shapes()
         with refusing("its inputs and outputs do not fit into memory"), turns.shared():
             self.memory = TaskMemory(self.reference, self.variants, config)
@@ -248,9 +248,10 @@ class PreparedTask:
         if self.device.type == "cuda" and self._reference_bytes is None:
             with self.turns.shared(), self.draws.aside():
                 inputs = self.reference.own_inputs()
+                cotangents = self.reference.cotangents_of(inputs)
                 held = torch.cuda.memory_allocated()
                 with most_allocated(self.device) as most:
-                    self.reference.outputs(self.reference.module, inputs, [])
+                    self.reference.outputs(self.reference.module, inputs, cotangents)
                 self._reference_bytes = max(most() - held, 0)
         return self._reference_bytes
 
@@ -271,8 +272,9 @@ class PreparedTask:
         if self._counter is None:
             with self.turns.shared(), self.draws.aside():
                 inputs = self.reference.own_inputs()
+                cotangents = self.reference.cotangents_of(inputs)
                 with WorkCounter(others=False) as counter:
-                    self.reference.outputs(self.reference.module, inputs, [])
+                    self.reference.outputs(self.reference.module, inputs, cotangents)
             self._counter = counter
         return self._counter
 
@@ -298,7 +300,7 @@ class PreparedTask:
         with self.turns.shared():
             inputs = map_tensors(sample.inputs, torch.Tensor.clone)
             outputs = reference.outputs(reference.module, inputs, sample.cotangents)
-        return variant_of(layout, outputs, sizes, get_inputs)
+        return variant_of(layout, outputs, sizes, get_inputs, reference.trained)
 
     def _add_hidden_shapes(self) -> None:
         """Add a variant with smaller sizes and one with larger sizes, as far as the reference accepts them."""
@@ -348,6 +350,7 @@ def _plan_of(task: PreparedTask) -> dict[str, Any]:
         "seed": task.reference.seed,
         "init": memory.init_tree,
         "init_tensors": memory.init_specs,
+        "trained": task.reference.trained,
         "state": [(name, *spec) for name, spec in memory.state_specs],
         "random_state": task.reference.has_random_state,
         "optional_state": sorted(task.reference.tables),

@@ -258,6 +258,12 @@ class Reference:
         rng = self.draws.rng
         return [torch.randn(o.shape, generator=rng, device=o.device).to(o.dtype) for o in outputs if floating(o)]
 
+    @property
+    def trained(self) -> list[str]:
+        """Names of the parameters whose gradients are compared."""
+        parameters = self.module.named_parameters() if self.config.backward else ()
+        return [name for name, one in parameters if one.requires_grad]
+
     # ---- calls
 
     def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:

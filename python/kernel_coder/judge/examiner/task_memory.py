@@ -25,6 +25,7 @@ from kernel_coder.judge.wire.messages import (
 )
 from kernel_coder.judge.wire.module_calls import state_of
 from kernel_coder.judge.wire.shared_tensors import Arena
+from kernel_coder.judge.wire.trees import floating
 
 UNTIMED_SLOTS = 8
 """Upper limit of the calls in one request if nothing is timed: enough for the families that share a request."""
@@ -70,6 +71,7 @@ class Variant:
             "outputs": self.output_tree,
             "output_specs": self.output_specs,
             "output_stride": self.output_stride,
+            "names": self.names,
         }
 
 
@@ -87,8 +89,10 @@ def variant_of(
     outputs: Any,
     sizes: str | None,
     get_inputs: Callable[[], Any] | None,
+    trained: Sequence[str] = (),
 ) -> Variant:
-    """Make a variant from the layout of its inputs and the reference's outputs for them."""
+    """Make a variant from the layout of its inputs and the reference's outputs for them. If gradients are compared,
+    `outputs` are a pair of outputs and gradients; `trained` names the parameters whose gradients are among these."""
     tree, specs, cotangents, end = layout
     tensors: list[Tensor] = []
     output_tree = encode(outputs, tensors)
@@ -103,8 +107,16 @@ def variant_of(
         output_tree=output_tree,
         output_specs=output_specs,
         output_stride=max(output_end, ALIGNMENT),
-        names=names_of_leaves(output_tree),
+        names=_names_of(output_tree, tree, specs, trained) if cotangents else names_of_leaves(output_tree, "output"),
     )
+
+
+def _names_of(output_tree: Any, input_tree: Any, input_specs: list[TensorSpec], trained: Sequence[str]) -> list[str]:
+    """Return the names of outputs and of their gradients with respect to inputs and parameters."""
+    outputs, _ = output_tree[1]
+    inputs = zip(names_of_leaves(input_tree, "input"), input_specs, strict=True)
+    leaves = [name for name, spec in inputs if floating(torch.empty(0, dtype=spec.torch_dtype))]
+    return names_of_leaves(outputs, "output") + [f"the gradient of {name}" for name in [*leaves, *trained]]
 
 
 class TaskMemory:

@@ -38,7 +38,6 @@ from kernel_coder.judge.wire.messages import (
     HIDDEN,
     ONLY_OWN,
     REUSED,
-    Loaded,
     Mode,
     Status,
     TensorSpec,
@@ -46,6 +45,7 @@ from kernel_coder.judge.wire.messages import (
 )
 from kernel_coder.judge.wire.module_calls import (
     COMPUTE,
+    LoadedState,
     built,
     called,
     device_of,
@@ -141,12 +141,13 @@ class Candidate:
         self.model_class = self._load_class(source)
         self.model, self.loaded = self._build(plan["seed"])
         self.first_model = self.model
-        self.parameters = list(self.model.parameters())
+        self.trained = self._trained()
+        """Parameters whose gradients are compared, in the reference's order."""
 
     def _load_class(self, source: str) -> Any:
         """Return the candidate's ``ModelNew``."""
         if is_native(source, self.plan["backend"]):
-            return native_model(source, self.plan["backend"], self._reference_state())
+            return native_model(source, self.plan["backend"], self._reference_state(), self.plan["trained"])
         self.module = _imported(source)
         model = getattr(self.module, "ModelNew", None)
         if model is None:
@@ -157,7 +158,7 @@ class Candidate:
         """Return the reference's parameters and buffers by name."""
         return {name: self.inputs.at(TensorSpec(*spec)) for name, *spec in self.plan["state"]}
 
-    def _build(self, seed: int) -> tuple[torch.nn.Module, Loaded]:
+    def _build(self, seed: int) -> tuple[torch.nn.Module, LoadedState]:
         """Construct the module and load the reference's state. Return the module, and how the state was loaded."""
         plan = self.plan
         init = [self.inputs.at(TensorSpec(*one)).clone() for one in plan["init_tensors"]]
@@ -168,7 +169,7 @@ class Candidate:
         set_training(model, plan["training"])
         return model, loaded
 
-    def _load(self, model: torch.nn.Module) -> Loaded:
+    def _load(self, model: torch.nn.Module) -> LoadedState:
         """Load the reference's state that is in shared memory now."""
         plan = self.plan
         own = state_of(model)
@@ -180,6 +181,14 @@ class Candidate:
             raise BuildFailed(Status.NO_STATE, names)
         return loaded
 
+    def _trained(self) -> list[Tensor]:
+        """Return the parameters whose gradients are compared. Raise BuildFailed if the candidate lacks one of them."""
+        own = dict(self.model.named_parameters(remove_duplicate=False))
+        names = {name: self.loaded.names.get(name, "") for name in self.plan["trained"]}
+        if missing := [name for name, mine in names.items() if mine not in own or not own[mine].requires_grad]:
+            raise BuildFailed(Status.NO_GRADIENT, ", ".join(missing[:20]))
+        return [own[mine] for mine in names.values()]
+
     def reload(self, is_second: bool, seed: int) -> None:
         """Load the state from shared memory again. Later calls use the instance that it was loaded into.
 
@@ -188,11 +197,10 @@ class Candidate:
             seed: seed of the random numbers of that construction.
         """
         if is_second:
-            self.model, _ = self._build(seed)
+            self.model, self.loaded = self._build(seed)
         else:
-            self.model = self.first_model
-            self._load(self.model)
-        self.parameters = list(self.model.parameters())
+            self.model, self.loaded = self.first_model, self._load(self.first_model)
+        self.trained = self._trained()
 
     def set_training(self, training: int) -> None:
         """Set the mode: 0 calls ``eval()``, 1 calls ``train()``, and 2 restores each module's own mode."""
@@ -209,7 +217,7 @@ class Candidate:
         self.prepared.clear()
         if self.compiled is not None:
             torch._dynamo.reset()
-        del self.modes, self.model, self.first_model, self.model_class, self.module, self.compiled, self.parameters
+        del self.modes, self.model, self.first_model, self.model_class, self.module, self.compiled, self.trained
         sys.modules.pop(MODULE, None)
         gc.collect()
         self.inputs.close()
@@ -360,14 +368,14 @@ class Candidate:
                 return
             result = outputs_of(made, device_of(prepared.args))
         else:
-            result = called(self.model, prepared.args, prepared.cotangents, self.parameters)
+            result = called(self.model, prepared.args, prepared.cotangents, self.trained)
         is_one = type(result) is Tensor and prepared.is_one_tensor
         found = [result] if is_one else taken_apart(result, prepared.outputs)
         if self.seen is not None:
             self.reached += sum(map(self.seen.reaches, found))
             state = {name for name, *_ in self.plan["state"]}
             buffers = [value for name, value in self.model.named_buffers() if name in state]
-            others = [*self.parameters, *buffers, *(prepared.cotangents or ())]
+            others = [*self.model.parameters(), *buffers, *(prepared.cotangents or ())]
             self.memory.look(found, tensors_of(prepared.args), others)
         for name, spec, tensor, place in zip(prepared.names, prepared.specs, found, prepared.places, strict=True):
             check(name, tensor, place, spec)
@@ -378,7 +386,7 @@ class Candidate:
     def _only_model(self, variant: int, slot: int) -> None:
         """Call the candidate on a slot without copying its outputs. These copies would count as the library's work."""
         prepared = self.prepared.at(variant, slot)
-        called(self.model, prepared.args, prepared.cotangents, self.parameters)
+        called(self.model, prepared.args, prepared.cotangents, self.trained)
 
     def _synchronise(self) -> None:
         if self.device.type == "cuda":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,16 +60,18 @@ def problem_of(source: str) -> str | None:
     return f"the file defines no function {FUNCTION}"
 
 
-def native_model(source: str, backend: str, state: Mapping[str, Tensor]) -> type[nn.Module]:
+def native_model(source: str, backend: str, state: Mapping[str, Tensor], trained: Sequence[str]) -> type[nn.Module]:
     """Compile a native candidate in the current folder, and wrap it in a module.
 
     Args:
         source: the candidate's code.
         backend: ``cpp`` or ``cuda``.
         state: the reference's parameters and buffers by name, in the order in which ``forward`` takes them.
+        trained: names of the parameters whose gradients are compared.
 
     Returns:
-        A class ``ModelNew`` with a buffer for each of these names, of the same shape and dtype.
+        A class ``ModelNew`` with a parameter for each of the latter names and a buffer for each other one, of the same
+        shape and dtype.
 
     Raises:
         RuntimeError: the file does not compile.
@@ -99,9 +101,14 @@ def native_model(source: str, backend: str, state: Mapping[str, Tensor]) -> type
                     if part not in parent._modules:
                         parent.add_module(part, nn.Module())
                     parent = parent.get_submodule(part)
-                parent.register_buffer(last, torch.zeros(shape, dtype=dtype))
+                value = torch.zeros(shape, dtype=dtype)
+                if name in trained:
+                    parent.register_parameter(last, nn.Parameter(value))
+                else:
+                    parent.register_buffer(last, value)
 
         def forward(self, *inputs: Any) -> Any:
-            return getattr(extension, FUNCTION)(*inputs, *(self.get_buffer(name) for name in shapes))
+            own = (self.get_parameter(name) if name in trained else self.get_buffer(name) for name in shapes)
+            return getattr(extension, FUNCTION)(*inputs, *own)
 
     return ModelNew

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernel_coder.judge.wire.messages import TensorSpec, decode, names_of_leaves
+from kernel_coder.judge.wire.messages import TensorSpec, decode
 from kernel_coder.judge.wire.shared_tensors import Arena
 
 
@@ -74,14 +74,14 @@ class PreparedCalls:
         plan = self.plan["variants"][variant]
         base = self.plan["slots_at"] + slot * plan["input_stride"]
         inputs = [self.inputs.apart(TensorSpec(*one), base) for one in plan["input_specs"]]
-        cotangents = [self.inputs.at(TensorSpec(*one), base) for one in plan["cotangents"]]
+        cotangents = [self.inputs.apart(TensorSpec(*one), base) for one in plan["cotangents"]]
         specs = [TensorSpec(*one) for one in plan["output_specs"]]
         self._known[variant, slot] = PreparedCall(
             decode(plan["inputs"], lambda index: inputs[index]),
             cotangents or None,
             plan["outputs"],
             plan["outputs"][0] == "tensor",
-            names_of_leaves(plan["outputs"]),
+            plan["names"],
             specs,
             [self.outputs.at(spec, slot * plan["output_stride"]) for spec in specs],
         )

@@ -137,7 +137,7 @@ def _build(channel: Channel) -> Candidate | None:
         _write_report(report, traceback.format_exc())
         _say(channel, Say.BUILT, Status.OUT_OF_MEMORY if _is_out_of_memory(error) else Status.NOT_COMPILED)
         return None
-    _say(channel, Say.BUILT, Status.OK, (int(candidate.loaded),))
+    _say(channel, Say.BUILT, Status.OK, (int(candidate.loaded.how),))
     return candidate
 
 

@@ -76,6 +76,7 @@ class Status(IntEnum):
     WRONG_STRUCTURE = 4  # number, shape, dtype, device or type of the outputs
     OUT_OF_MEMORY = 5
     NO_STATE = 6  # the reference's parameters and buffers cannot be loaded into the candidate
+    NO_GRADIENT = 7  # it has no parameter for one whose gradient is compared
 
 
 class Loaded(IntEnum):
@@ -236,23 +237,27 @@ def decode(tree: Any, tensors: Callable[[int], Tensor]) -> Any:
     raise ValueError(f"unknown kind of value: {kind!r}")
 
 
-def names_of_leaves(tree: Any, name: str = "output") -> list[str]:
+def names_of_leaves(tree: Any, name: str, inner: bool = False) -> list[str]:
     """Return the name of each tensor of an encoded tree for messages, in the order of :func:`encode`.
 
-    >>> names_of_leaves(encode(torch.zeros(1), []))
+    Args:
+        tree: an encoded tree.
+        name: name of the tree.
+        inner: whether the tree is part of another one. Only then are numbers written in brackets.
+
+    >>> names_of_leaves(encode(torch.zeros(1), []), "output")
     ['output']
-    >>> names_of_leaves(encode((torch.zeros(1), {"loss": torch.zeros(1)}), []))
+    >>> names_of_leaves(encode((torch.zeros(1), {"loss": torch.zeros(1)}), []), "output")
     ['output 0', "output 1['loss']"]
     """
     kind, what = tree
     if kind in ("tensor", "number"):
         return [name]
     if kind in ("list", "tuple"):
-        if name != "output":
-            return [leaf for i, one in enumerate(what) for leaf in names_of_leaves(one, f"{name}[{i}]")]
-        return [leaf for i, one in enumerate(what) for leaf in names_of_leaves(one, f"{name} {i}")]
+        form = "{}[{}]" if inner else "{} {}"
+        return [leaf for i, one in enumerate(what) for leaf in names_of_leaves(one, form.format(name, i), True)]
     if kind == "dict":
-        return [leaf for key, one in what for leaf in names_of_leaves(one, f"{name}[{key!r}]")]
+        return [leaf for key, one in what for leaf in names_of_leaves(one, f"{name}[{key!r}]", True)]
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,6 +84,14 @@ def state_of(module: torch.nn.Module) -> dict[str, Tensor]:
     return named
 
 
+class LoadedState(NamedTuple):
+    """How the reference's state was loaded into a candidate."""
+
+    how: Loaded
+    names: dict[str, str]
+    """The candidate's name for each tensor of the reference that it holds in the same shape."""
+
+
 def load_state(
     module: torch.nn.Module,
     state: Mapping[str, Tensor],
@@ -91,7 +99,7 @@ def load_state(
     optional: Collection[str] = (),
     initial: Mapping[str, float | None] | None = None,
     own_initial: Mapping[str, float | None] | None = None,
-) -> Loaded | None:
+) -> LoadedState | None:
     """Load the reference's state into a candidate: by name, or else in order. Return how, or None if neither fits.
     Other parameters and buffers of the candidate stay as they are.
 
@@ -108,14 +116,15 @@ def load_state(
     own = state_of(module)
     floats = {name: value for name, value in state.items() if floating(value)}
     if not floats:
-        return Loaded.NOTHING
+        return LoadedState(Loaded.NOTHING, {})
     needed = {name: value for name, value in state.items() if name not in optional}
+    same = {name: name for name, value in state.items() if name in own and own[name].shape == value.shape}
     with torch.no_grad():
-        if all(name in own and own[name].shape == value.shape for name, value in needed.items()):
+        if same.keys() >= needed.keys():
             _load_named(module, own, state)
-            return Loaded.BY_NAME
+            return LoadedState(Loaded.BY_NAME, same)
         if _loads_itself(module, state, needed):
-            return Loaded.BY_NAME
+            return LoadedState(Loaded.BY_NAME, same)
         theirs = [name for name in floats if name not in optional]
         mine = [name for name, value in own.items() if floating(value)]
         if len(mine) != len(theirs) and len(mine) == len(floats):
@@ -126,8 +135,8 @@ def load_state(
         if pairs is not None:
             for name, other in pairs:
                 own[name].copy_(floats[other])
-            return Loaded.BY_ORDER
-    return Loaded.BY_SEED if random_only else None
+            return LoadedState(Loaded.BY_ORDER, {other: name for name, other in pairs})
+    return LoadedState(Loaded.BY_SEED, {}) if random_only else None
 
 
 def _load_named(module: torch.nn.Module, own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
