@@ -63,10 +63,12 @@ def several_bytes(size: int, slots: int = SLOT_BYTES["cuda"]) -> int:
     return min(3 * MAX_SLOTS * size, 3 * slots // 2)
 
 
-def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2, slots: int = SLOT_BYTES["cuda"]) -> int:
+def judging_bytes(
+    inputs: int, outputs: int, call: int, longer: int = 2, slots: int = SLOT_BYTES["cuda"], oracle: int = 0
+) -> int:
     """Return the most bytes that all processes together take while they judge on a task.
 
-    A sample takes its inputs and, in double precision, its inputs, its outputs and all that the reference's call takes.
+    A sample takes its inputs and, in double precision, its inputs, its outputs and all that the oracle's call takes.
     Or, if that is more, it takes its inputs, its outputs, and its outputs twice in double precision. Each of the two
     Runners shares outputs with the Examiner, and takes what a call takes. All processes share the inputs. If the task
     is small, the inputs and outputs of several calls are in memory.
@@ -77,11 +79,13 @@ def judging_bytes(inputs: int, outputs: int, call: int, longer: int = 2, slots: 
         call: the most bytes that a call allocates, including its outputs.
         longer: how many times as many bytes a number takes in double precision.
         slots: see :func:`slot_bytes`.
+        oracle: the most bytes that a call of the oracle allocates, if that is more than `call` in double precision.
 
     >>> [judging_bytes(i << 30, o << 30, c << 30) >> 30 for i, o, c in ((8, 8, 8), (8, 8, 16), (16, 0, 0), (1, 8, 8))]
     [99, 131, 67, 77]
     """
-    sample = inputs + max(longer * (inputs + outputs + call), (1 + 2 * longer) * outputs)
+    oracle = max(oracle, longer * call)
+    sample = inputs + max(longer * (inputs + outputs) + oracle, (1 + 2 * longer) * outputs)
     return sample + inputs + 2 * outputs + 2 * call + several_bytes(inputs + outputs, slots)
 
 

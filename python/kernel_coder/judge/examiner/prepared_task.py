@@ -29,6 +29,7 @@ from kernel_coder.judge.examiner.samples import Sample, SampleMaker
 from kernel_coder.judge.examiner.sensitivity import weigh
 from kernel_coder.judge.examiner.task_memory import TaskMemory, Variant, input_layout, variant_of
 from kernel_coder.judge.examiner.timing_records import ReferenceTiming
+from kernel_coder.judge.examiner.widened import doubled
 from kernel_coder.judge.gpu.facts import gpu_facts
 from kernel_coder.judge.gpu.turns import MEMORY_SHARES, GpuTurns
 from kernel_coder.judge.wire.module_calls import one_value, set_math_mode
@@ -134,8 +135,23 @@ class PreparedTask:
         changes = not torch.equal(self.fingerprint.of(tensors_of(inputs)), before)
         i, o = (sum(one.nbytes for one in tensors_of(some)) for some in (inputs, outputs))
         least = min((one.dtype.itemsize for one in tensors_of(inputs) if floating(one)), default=4)
-        longer, slots = max(8 // least, 1), slot_bytes(self.device)
-        return changes, judging_bytes(i, o, max(o, most()), longer, slots)
+        longer, slots, call = max(8 // least, 1), slot_bytes(self.device), max(o, most())
+        del inputs, outputs
+        return changes, judging_bytes(i, o, call, longer, slots, self._oracle_bytes())
+
+    def _oracle_bytes(self) -> int:
+        """Return the most bytes that a call of the oracle allocates on the GPU; 0 if it fails, or without a GPU."""
+        if self.device.type != "cuda":
+            return 0
+        inputs = map_tensors(self.reference.own_inputs(), doubled)
+        try:
+            with most_allocated(self.device) as most:
+                self.reference.outputs(self.reference.exact, inputs, [])
+            return most()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the reference works only in its own dtype
+            return 0
 
     def _reserve(self, wanted: int) -> None:
         """Reserve the memory that judging takes. Wait until it is free, so that tasks that are being judged can

@@ -15,7 +15,7 @@ from kernel_coder.judge.config import JudgeConfig
 from kernel_coder.judge.examiner.input_families import is_table, of_family, perturb
 from kernel_coder.judge.examiner.randomness import Draws
 from kernel_coder.judge.examiner.refusals import Unsteady
-from kernel_coder.judge.examiner.widened import NAMES_16_BITS, Widened
+from kernel_coder.judge.examiner.widened import NAMES_16_BITS, Widened, without_cudnn
 from kernel_coder.judge.gpu.turns import GpuTurns
 from kernel_coder.judge.wire.messages import TensorSpec, Unsendable, encode, laid_out
 from kernel_coder.judge.wire.module_calls import (
@@ -122,6 +122,7 @@ class Reference:
         self.initial = {name: value.detach().clone() for name, value in own.items()}
         self.exact = on_device(drawn.pop(), self.device, self.dtype).double()
         set_training(self.module, self.config.training)
+        self._is_recurrent = any(isinstance(one, torch.nn.RNNBase) for one in self.exact.modules())
         set_training(self.exact, self.config.training)
         self.draw_state()
 
@@ -268,7 +269,11 @@ class Reference:
 
     def outputs(self, module: torch.nn.Module, inputs: list[Any], cotangents: Sequence[Tensor]) -> Any:
         """Return the outputs of `module`, which is the module or the oracle, for these inputs."""
-        with Widened() if module is self.exact and self._names_16_bits else nullcontext():
+        is_oracle = module is self.exact
+        with (
+            without_cudnn() if is_oracle and not self._is_recurrent else nullcontext(),
+            Widened() if is_oracle and self._names_16_bits else nullcontext(),
+        ):
             return called(module, inputs, list(cotangents) or None, module.parameters())
 
     def own_outputs(self, inputs: list[Any], cotangents: Sequence[Tensor]) -> list[Tensor]:

@@ -1,9 +1,10 @@
-"""Computing in float64 where a module's code names a narrower dtype."""
+"""Computing in float64: where a module's code names a narrower dtype, and without cuDNN."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +40,25 @@ class Widened(TorchDispatchMode):
         if given.get("dtype") in NARROW:
             given["dtype"] = torch.float64
         return func(*args, **given)
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Compute convolutions without cuDNN in this block.
+
+    In float64, torch's own convolutions are matrix products. On an H200 they are up to 17 times as fast as cuDNN's
+    (``benchmarks/results/oracle_cuda.csv``). They take more memory.
+
+    >>> with without_cudnn():
+    ...     torch.backends.cudnn.enabled
+    False
+    """
+    was_enabled = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = was_enabled
 
 
 def doubled(tensor: Tensor) -> Tensor:
