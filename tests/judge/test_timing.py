@@ -581,6 +581,7 @@ class Fakes:
         monkeypatch.setattr(f"{module}.torch.cuda.stream", lambda stream: self)
         self.clock = RequestClock.__new__(RequestClock)
         memory = SimpleNamespace(gate_at=512, done_at=768)
+        self.clock.queue_s = QUEUE_S
         self.clock.task, self.clock.device = SimpleNamespace(memory=memory), torch.device("cuda")  # type: ignore[assignment]
         self.clock.flushed = SimpleNamespace(zero_=lambda: self.note("flush"))  # type: ignore[assignment]
         self.clock.places = self.clock._looked_at = torch.empty(0)

@@ -30,7 +30,7 @@ from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.link import Link, ReferenceFailed
 from kernel_coder.judge.examiner.randomness import fill_random
 from kernel_coder.judge.examiner.timing.requests import Request
-from kernel_coder.judge.examiner.timing_constants import AWAKE_S, CANARIES, FLUSH_BYTES, QUEUE_S
+from kernel_coder.judge.examiner.timing_constants import AWAKE_S, CANARIES, FLUSH_BYTES, GRADIENT_QUEUE_S, QUEUE_S
 from kernel_coder.judge.gpu.contention import load_probe_of
 from kernel_coder.judge.gpu.stream_gate import GateError, gate_of, wait_for, write_later
 from kernel_coder.judge.wire.channel import Frame
@@ -86,6 +86,7 @@ class RequestClock:
     def __init__(self, checker: Checker) -> None:
         self.checker, self.task = checker, checker.task
         self.device, self.variant = self.task.device, self.task.variants[0]
+        self.queue_s = GRADIENT_QUEUE_S if self.variant.cotangent_specs else QUEUE_S
         self.flushed: Tensor | None = None
         """On a GPU: memory that is written to flush the cache."""
 
@@ -215,7 +216,7 @@ class RequestClock:
                 wait_for(done_at, number, self.device)
                 torch.index_select(memory, 0, self.places, out=self._looked_at)
                 self._stamps[1].record()
-                is_in_line = link.await_queued(sent.asked.calls * QUEUE_S)
+                is_in_line = link.await_queued(sent.asked.calls * self.queue_s)
                 gate.await_reached()
             finally:
                 gate.open()
