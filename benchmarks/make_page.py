@@ -211,6 +211,7 @@ RATES = dict.fromkeys(("46b7c54", "623e1e7", "b050174", "9004d41", "6a25542", "0
     "c2eeb7d": "",
     "a8594fc": "",
     "833c4f1": "",
+    "7e29ff8": "",
 }
 """Commits at which both evaluators were timed in one call, on an H200 unless something else is said."""
 
@@ -274,7 +275,7 @@ def judge_corpus() -> str:
     return table(
         ["corpus", "hostile candidates accepted", "honest candidates correct", "commit"],
         one("without a GPU, all 721 candidates", "judge_corpus_cpu"),
-        one("H200, all but one of 748 candidates", "judge_corpus_part_cuda"),
+        one("H200, all but two of 777 candidates", "judge_corpus_part_cuda"),
         one("H200, an older corpus", "judge_corpus_cuda"),
     )
 

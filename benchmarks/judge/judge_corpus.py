@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="start no candidate after this many seconds"
     )
+    parser.add_argument("--only", default="", metavar="TEXT", help="only candidates with this text in their names")
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="every Nth candidate, from the Ith on")
     parser.add_argument(
         "--beside",
@@ -68,6 +69,8 @@ def main() -> int:
     command = f"python benchmarks/judge/judge_corpus.py --device {device}"
     if arguments.beside:
         command += f" --beside {arguments.beside}"
+    if arguments.only:
+        command += f" --only {arguments.only}"
     if shards != "1":
         command += f" --shard {arguments.shard}"
     path = arguments.out or RESULTS / f"judge_corpus_{device}.csv"
@@ -77,6 +80,7 @@ def main() -> int:
             rows = [row for row in csv.DictReader(file) if all(row[name] == value for name, value in facts.items())]
     known = {row["candidate"] for row in rows}
     candidates = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
+    candidates = [one for one in candidates if arguments.only in one.name]
     random.Random(0).shuffle(candidates)
     candidates = candidates[int(first) :: int(shards)]
     left = [one for one in candidates if one.name not in known]

@@ -22,8 +22,9 @@ from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.gpu import nvml
 from kernel_coder.tasks import Task
 
-FORMS, HONEST = 1, 48
-"""In the short selection: the number of forms of each hack, and the number of honest candidates."""
+FORMS, HONEST, WITH_GRADIENTS = 1, 48, 4
+"""In the short selection: the number of forms of each hack, and the numbers of honest candidates without and with
+gradients. The forms of a hack in outputs and in gradients are counted apart."""
 
 BUILT = frozenset({"h03_cpp_at", "h03_compile", "cpp_add_in_place", "torch_compiled"})
 """Candidates in the short selection that wait for a compiler. One hostile and one honest candidate are built from C++.
@@ -52,11 +53,11 @@ def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
     if device != "cpu" or os.environ.get("KC_CORPUS") == "all":
         return here
     quick, slow = [one for one in here if not one.slow], [one for one in here if one.slow]
-    forms: Counter[str] = Counter()
+    forms: Counter[tuple[str | None, bool]] = Counter()
     some = []
     for one in quick:
-        forms[one.hack or ""] += 1
-        if forms[one.hack or ""] <= (FORMS if one.is_hostile else HONEST):
+        forms[one.hack, one.gradients] += 1
+        if forms[one.hack, one.gradients] <= (FORMS if one.is_hostile else WITH_GRADIENTS if one.gradients else HONEST):
             some.append(one)
     return some + [one for one in slow if one.name in BUILT]
 
