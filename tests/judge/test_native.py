@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.runner.library_symbols import hidden_among, hidden_calls, may_hide, undefined_symbols
-from kernel_coder.judge.runner.native import is_native, problem_of
+from kernel_coder.judge.runner.native import is_native, native_model, problem_of
 
 REFERENCE = """
 import torch
@@ -148,6 +149,20 @@ def test_triton_s_own_modules_may_look_functions_up_and_other_libraries_may_not(
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "main.c"], check=True)
         found[name.partition(".")[0]] = sorted(hidden_calls([str(library)]))
     assert found == {"__triton_launcher": [], "launcher": ["dlopen", "dlsym"]}
+
+
+def test_native_candidate_has_parameters_for_the_gradients_that_are_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    extension = SimpleNamespace(forward=lambda x, weight, table: x * weight + table)
+    monkeypatch.setattr("torch.utils.cpp_extension.load", lambda *_, **__: extension)
+    state = {"norm.weight": torch.ones(3), "table": torch.ones(3)}
+    model = native_model(CPP, "cpp", state, ["norm.weight"])()
+    assert [name for name, _ in model.named_parameters()] == ["norm.weight"]
+    assert [name for name, _ in model.named_buffers()] == ["table"]
+    model(torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert torch.equal(model.get_parameter("norm.weight").grad, torch.tensor([1.0, 2.0, 3.0]))
 
 
 @pytest.fixture(scope="module")
