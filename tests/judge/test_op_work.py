@@ -47,6 +47,25 @@ def test_operator_that_contains_a_product_counts_at_least_its_work(call: Callabl
     assert work_of_call(call) >= work_of_call(lambda: A @ B)
 
 
+SQUARE = torch.eye(32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.linalg.solve_triangular(SQUARE, SQUARE, upper=True),
+        lambda: torch.linalg.solve(SQUARE, SQUARE),
+        lambda: torch.linalg.inv(SQUARE),
+        lambda: torch.linalg.pinv(SQUARE),
+        lambda: torch.linalg.lu_solve(*torch.linalg.lu_factor(SQUARE), SQUARE),
+        lambda: torch.linalg.lstsq(SQUARE, SQUARE),
+    ],
+)
+def test_solving_a_linear_system_counts_at_least_as_much_as_a_product(call: Callable[[], object]) -> None:
+    assert work_of_call(call) >= 2 * 32**3
+    assert work_of_call(lambda: torch.linalg.vector_norm(SQUARE)) == 32**2
+
+
 def test_attention_counts_both_of_its_products() -> None:
     attention = torch.nn.functional.scaled_dot_product_attention
     assert work_of_call(lambda: attention(QUERY, QUERY, QUERY)) == 4 * QUERY.numel() * 16

@@ -38,7 +38,7 @@ ABLATED_S = 10.0
 """Upper limit, in seconds, of how much longer a call whose own kernels do nothing may take than the longest other call.
 A longer call counts as one with a different result."""
 
-CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS})
+CHECKED = frozenset({Mode.PLAIN, Mode.AUDITED, Mode.GRADIENTS, Mode.INFERENCE})
 """Modes in which the candidate's result must be right."""
 
 NEAR, TIMES_AGAIN = 0.5, 3

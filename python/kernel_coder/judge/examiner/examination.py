@@ -78,7 +78,7 @@ def not_built(status: Status, text: str, state: Sequence[tuple[str, TensorSpec]]
         reason = "it lacks a parameter whose gradient is compared"
         needed = "ModelNew must have each of the reference's parameters as a parameter that requires a gradient, under "
         needed += "the same name, or with the same shape in the same order."
-        told = f"ModelNew lacks: {own}."
+        told = f"{own}."
     return Judged(Outcome.WRONG_OUTPUT, reason, feedback.bounded(f"{reason}: {needed}\n{told}"))
 
 
@@ -226,13 +226,14 @@ class Examination:
                 self.checker.check_all(families[start : start + variant.slots], variant)
 
     def _check_other_modes(self) -> None:
-        """Check calls with gradients on, and in eval mode if the task's module is in training mode. Users make both."""
-        plain = self.task.variants[0]
-        if self.config.checks == 1 or self.config.backward:
+        """Check calls with gradients on, or off if they are compared, and in eval mode if the task's module is in
+        training mode. Users make all of them."""
+        plain, has_gradients = self.task.variants[0], self.config.backward
+        if self.config.checks == 1:
             return
         family = next(family for family in IN_OTHER_MODES if family in self.task.families)
-        with self.checker.saying("With gradients on: "):
-            self.checker.check(family, plain, Mode.GRADIENTS)
+        with self.checker.saying(f"With gradients {'off' if has_gradients else 'on'}: "):
+            self.checker.check(family, plain, Mode.INFERENCE if has_gradients else Mode.GRADIENTS)
         if self.config.training is not None or self.checker.loaded is Loaded.BY_SEED or not self.task.has_eval_mode():
             return
         with self.task.reference.in_eval_mode():

@@ -34,6 +34,10 @@ STOPS_A_GPU = re.compile(r"\bbinary_cross_entropy\b|\bBCELoss\b")
 """Functions of torch that check their inputs in a kernel. If the check fails, this process cannot use the GPU again."""
 
 
+COTANGENT_EXPONENTS = {"normal": -24, "shifted": 16}
+"""Exponent of the power of two that gradients of outputs are multiplied by, on families of inputs where that is not 0.
+In float16, whose range is small, it is a quarter of that."""
+
 CHANGED_SHARE = 1 / 64
 """Share of the elements of each parameter that :meth:`Reference.draw_some` changes. A candidate that recognises weights
 by one or a few elements then often takes them for the earlier ones."""
@@ -250,20 +254,31 @@ class Reference:
         own = self.own_inputs(get_inputs)
         return map_tensors(own, lambda tensor: of_family(family, tensor, self.draws.rng, reach))
 
-    def cotangents_of(self, inputs: list[Any]) -> list[Tensor]:
-        """Return random gradients of the outputs if gradients are checked; otherwise none."""
+    def cotangents_of(self, inputs: list[Any], family: str = "own") -> list[Tensor]:
+        """Return random gradients of the outputs if gradients are checked; otherwise none. On some families of inputs
+        they are small, as those of a mean are, or large, or zero for every other row."""
         if not self.config.backward:
             return []
         with torch.no_grad():
             outputs = tensors_of(self.module(*map_tensors(inputs, Tensor.clone)))
-        rng = self.draws.rng
-        return [torch.randn(o.shape, generator=rng, device=o.device).to(o.dtype) for o in outputs if floating(o)]
+        found = []
+        for one in filter(floating, outputs):
+            exponent = COTANGENT_EXPONENTS.get(family, 0) // (4 if one.dtype == torch.float16 else 1)
+            drawn = torch.randn(one.shape, generator=self.draws.rng, device=one.device).mul_(2.0**exponent)
+            if family == "structured" and one.dim():
+                drawn[1::2] = 0.0
+            found.append(drawn.to(one.dtype))
+        return found
 
     @property
     def trained(self) -> list[str]:
         """Names of the parameters whose gradients are compared."""
         parameters = self.module.named_parameters() if self.config.backward else ()
         return [name for name, one in parameters if one.requires_grad]
+
+    def count_gradients(self, inputs: list[Any]) -> int:
+        """Return the number of gradients that are compared, of inputs and parameters."""
+        return sum(map(floating, tensors_of(inputs))) + len(self.trained)
 
     # ---- calls
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from kernel_coder import ops
 from kernel_coder.judge.examiner import tolerance
-from kernel_coder.judge.examiner.exponents import Exponents, ExponentWatch, observed
+from kernel_coder.judge.examiner.exponents import MAX_GRADIENT_EXPONENT, Exponents, ExponentWatch, observed
 from kernel_coder.judge.examiner.gathered import Gathered, PlaceFinder, Rounded
 from kernel_coder.judge.examiner.input_families import RANGE_FACTORS, is_whole, whole
 from kernel_coder.judge.examiner.reference import Reference
@@ -46,6 +47,9 @@ WITH_SMALLER_RANGES = frozenset({"huge", "offset", "negative"})
 
 WIDENED = BY_LARGEST_INPUT | {"tiny"}
 """Families on which the tolerance is wider for a task that is not a multiple of its inputs' scale."""
+
+NOT_COMPARED = tolerance.Tolerance(rtol=0.0, atol=sys.float_info.max, relative=float("inf"), reference_error=0.0)
+"""The tolerance of an output that may have any finite values."""
 
 MAX_NOT_FINITE = 0.5
 """Upper limit of the share of an output's elements that may be infinite or NaN: too few others would be left."""
@@ -132,11 +136,12 @@ class SampleMaker:
         widens = family in WIDENED and not self._scales_with_inputs()
         inputs = reference.inputs_of(family, get_inputs, reach)
         copies = map_tensors(inputs, Tensor.clone) if reference.changes_inputs else inputs
-        watch = ExponentWatch() if family in WITH_SMALLER_RANGES and any(self._own_exponents) else None
+        is_watched = family in WITH_SMALLER_RANGES or (reference.config.backward and family != "own")
+        watch = ExponentWatch() if is_watched and any(self._own_exponents) else None
         try:
             if reference.may_stop_gpu and family != "own":
                 reference.try_on_cpu(inputs)
-            cotangents = reference.cotangents_of(inputs)
+            cotangents = reference.cotangents_of(inputs, family)
             with watch or nullcontext():
                 plain = tensors_of(reference.outputs(reference.module, copies, cotangents))
         except (torch.OutOfMemoryError, MemoryError):
@@ -145,7 +150,8 @@ class SampleMaker:
             if family == "own":
                 raise
             return f"the reference raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        if watch is not None and watch.seen().are_inexact(self._own_exponents):
+        seen = watch.seen() if watch is not None else Exponents()
+        if family in WITH_SMALLER_RANGES and seen.exceed(self._own_exponents):
             return "the reference computes exponentials of numbers for which float32 is too inexact"
         if get_inputs is None and not self._has_own_output_shapes(family, plain):
             return "its outputs have other shapes"
@@ -204,6 +210,10 @@ class SampleMaker:
                 some, exact, plain, errors_there, shaken_there, rounded_there, strict=True
             )
         ]
+        if cotangents and seen.exceed(self._own_exponents, MAX_GRADIENT_EXPONENT):
+            gradients = range(made - reference.count_gradients(inputs), made)
+            tolerances = [NOT_COMPARED if at in gradients else one for at, one in enumerate(tolerances)]
+            magnitudes = [None if at in gradients else one for at, one in enumerate(magnitudes)]
         afterwards = dict(zip(changed, zip(exact[made:], tolerances[made:], strict=True), strict=True))
         return Sample(
             inputs,

@@ -32,6 +32,7 @@ from kernel_coder.judge.runner.prepared_calls import PreparedCalls
 from kernel_coder.judge.runner.process_settings import GeneratorWatch
 from kernel_coder.judge.runner.profiling import most_allocated, profiled
 from kernel_coder.judge.runner.side_streams import HeldStreams
+from kernel_coder.judge.runner.trained import step, trained_parameters
 from kernel_coder.judge.runner.unseen_operators import HIDING_WORDS, OperatorWatch
 from kernel_coder.judge.wire.messages import (
     ALIASED,
@@ -119,6 +120,9 @@ class Candidate:
         self.has_gradients = False
         """Whether calls are made with gradients on, as in training, although none is computed."""
 
+        self.is_inference = False
+        """Whether outputs are those of a further call with gradients off, although gradients are computed."""
+
         self.streams = HeldStreams(self.device)
         self.compiled: Any = None
         self.prepared = PreparedCalls(plan, self.inputs, self.outputs)
@@ -182,12 +186,7 @@ class Candidate:
         return loaded
 
     def _trained(self) -> list[Tensor]:
-        """Return the parameters whose gradients are compared. Raise BuildFailed if the candidate lacks one of them."""
-        own = dict(self.model.named_parameters(remove_duplicate=False))
-        names = {name: self.loaded.names.get(name, "") for name in self.plan["trained"]}
-        if missing := [name for name, mine in names.items() if mine not in own or not own[mine].requires_grad]:
-            raise BuildFailed(Status.NO_GRADIENT, ", ".join(missing[:20]))
-        return [own[mine] for mine in names.values()]
+        return trained_parameters(self.model, self.plan["trained"], self.loaded.names)
 
     def reload(self, is_second: bool, seed: int) -> None:
         """Load the state from shared memory again. Later calls use the instance that it was loaded into.
@@ -199,7 +198,11 @@ class Candidate:
         if is_second:
             self.model, self.loaded = self._build(seed)
         else:
-            self.model, self.loaded = self.first_model, self._load(self.first_model)
+            self.model = self.first_model
+            if self.plan["trained"]:
+                step(self.model, self.loaded.names, self._reference_state())
+            else:
+                self.loaded = self._load(self.model)
         self.trained = self._trained()
 
     def set_training(self, training: int) -> None:
@@ -250,6 +253,8 @@ class Candidate:
         }
         call = without_copies.get(mode, self._call)
         computes_gradients = bool(self.plan["variants"][variant]["cotangents"])
+        if computes_gradients:
+            self.trained = self._trained()
 
         def calls() -> None:
             order = random.Random(secrets.token_bytes(16)).sample(range(first, first + count), count)
@@ -258,12 +263,12 @@ class Candidate:
                     call(variant, slot)
             self._synchronise()
 
-        if mode is Mode.GRADIENTS:
-            self.has_gradients = True
+        if mode in (Mode.GRADIENTS, Mode.INFERENCE):
+            self.has_gradients, self.is_inference = mode is Mode.GRADIENTS, mode is Mode.INFERENCE
             try:
                 calls()
             finally:
-                self.has_gradients = False
+                self.has_gradients = self.is_inference = False
             return ()
         if mode in (Mode.PLAIN, Mode.EMPTY):
             calls()
@@ -369,6 +374,8 @@ class Candidate:
             result = outputs_of(made, device_of(prepared.args))
         else:
             result = called(self.model, prepared.args, prepared.cotangents, self.trained)
+            if self.is_inference:
+                result = called(self.model, prepared.args, None, ()), result[1]
         is_one = type(result) is Tensor and prepared.is_one_tensor
         found = [result] if is_one else taken_apart(result, prepared.outputs)
         if self.seen is not None:

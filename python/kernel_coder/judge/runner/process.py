@@ -24,6 +24,7 @@ import torch
 from kernel_coder.judge.runner import contents
 from kernel_coder.judge.runner.candidate import BuildFailed, Candidate, WrongStructure
 from kernel_coder.judge.runner.process_settings import differences, settings_now
+from kernel_coder.judge.runner.trained import MissingParameters
 from kernel_coder.judge.runner.triton_cache import copy_modules
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout, Frame
 from kernel_coder.judge.wire.messages import REPORT_BYTES, TASK_DESCRIPTORS, Mode, Say, Status
@@ -129,7 +130,7 @@ def _build(channel: Channel) -> Candidate | None:
         candidate = Candidate(
             plan, fds[INPUTS], fds[OUTPUTS], source, report, lambda: _say(channel, Say.QUEUED, Status.OK)
         )
-    except BuildFailed as failed:
+    except (BuildFailed, MissingParameters) as failed:
         _write_report(report, str(failed))
         _say(channel, Say.BUILT, failed.status)
         return None
@@ -148,7 +149,7 @@ def _changed(candidate: Candidate, say: Say, values: tuple[int, ...]) -> Status:
             candidate.reload(bool(values[0]), values[1])
         else:
             candidate.set_training(values[0])
-    except BuildFailed as failed:
+    except (BuildFailed, MissingParameters) as failed:
         _write_report(candidate.report, str(failed))
         return failed.status
     except BaseException as error:

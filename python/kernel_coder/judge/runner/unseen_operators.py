@@ -24,7 +24,7 @@ DISPATCH_EVENT = "PythonDispatchMode"
 
 HIDING_WORDS = frozenset(
     {"threading", "_thread", "Thread", "parallel_apply", "DataParallel", "ispatch", "torch._C"}
-    | {"getattr", "import_module", "__import__", "exec("}
+    | {"getattr", "import_module", "__import__", "exec(", "eval(", "vars(", "globals(", "__dict__"}
 )
 """Text in a candidate that may start threads or switch a mode off. Other Python code cannot hide an operator. A call is
 recorded only if there is such text, because the profiler takes some hundredths of a second."""

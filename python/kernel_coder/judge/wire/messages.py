@@ -63,6 +63,7 @@ class Mode(IntEnum):
     EMPTY = 9  # the module is not called; only its outputs are copied
     PROFILED = 3  # device time is measured; values: nanoseconds in own kernels, nanoseconds in all kernels, records
     WEIGHED = 10  # values of the answer: the bytes that a call allocates on the GPU at most
+    INFERENCE = 11  # with gradients compared: the outputs are those of another call, with gradients off
     FOR_TARGET = 5  # own kernels are compiled for another GPU, and not launched; values: their number
 
 

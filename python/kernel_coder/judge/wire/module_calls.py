@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -255,23 +256,29 @@ def called(
         with torch.no_grad():
             return outputs_of(module(*args), device_of(args))
     leaves: list[Tensor] = []
+    is_first_layer = secrets.randbelow(2) == 0  # in a model, the input of a later layer is no leaf of the graph
 
     def leaf(tensor: Tensor) -> Tensor:
         if not floating(tensor):
             return tensor
         leaves.append(tensor.detach().requires_grad_())
-        return leaves[-1]
+        return leaves[-1] if is_first_layer else leaves[-1].view_as(leaves[-1])
 
     args = map_tensors(list(args), leaf)
     outputs = outputs_of(module(*args), device_of(args))
     floats = _floats(tensors_of(outputs))
-    pairs = [(one, cotangent) for one, cotangent in zip(floats, cotangents, strict=True) if one.requires_grad]
+    pairs = [(one, cotangent) for one, cotangent in zip(floats, cotangents, strict=False) if one.requires_grad]
     if not pairs:
         raise RuntimeError("no output of the forward requires a gradient")
     wanted = [*leaves, *(one for one in parameters if one.requires_grad)]
-    grads = torch.autograd.grad([one for one, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
-    found = [torch.zeros_like(one) if grad is None else grad for one, grad in zip(wanted, grads, strict=True)]
-    return (map_tensors(outputs, Tensor.detach), found)
+    for one in wanted:
+        one.grad = None
+    torch.autograd.backward([one for one, _ in pairs], [g for _, g in pairs])
+    found = [torch.zeros_like(one) if one.grad is None else one.grad for one in wanted]
+    for one in wanted:
+        one.grad = None
+    # A subclass stays as it is: its own `detach` could compute what its data are not.
+    return (map_tensors(outputs, lambda one: one.detach() if type(one) in (Tensor, torch.nn.Parameter) else one), found)
 
 
 def _floats(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -29,6 +29,11 @@ _PRODUCTS = re.compile(
 """Names of operators that multiply matrices, convolve, or compute attention or distances. torch's own formulas cover
 only the usual ones of them."""
 
+_DECOMPOSITIONS = re.compile(
+    r"solve|_inv(?:_|$)|inverse|pinv|cholesky|lu_factor|_qr$|geqrf|ormqr|svd|eigh?(?:_|$)|lstsq|matrix_exp"
+)
+"""Names of operators that solve linear systems or decompose matrices, which takes as many operations as a product."""
+
 
 def only_moves_data(operator: str) -> bool:
     """Return whether an operator computes nothing.
@@ -50,7 +55,8 @@ def work_of(
     """Return the approximate number of operations in one call of an operator.
 
     Products and convolutions count their multiplications and additions, by torch's formula if it has one for the
-    operator, or else approximately by :func:`product_work`. Any other operator counts the elements of its largest
+    operator, or else approximately by :func:`product_work`. Solving a linear system counts as much as a product of
+    matrices of the size of its largest argument. Any other operator counts the elements of its largest
     argument or result. Views, copies, allocations and fills count 0.
 
     Args:
@@ -67,6 +73,9 @@ def work_of(
     if flops is not None:
         return int(flops(*args, **kwargs, out_val=result)) if products else 0
     name = operator._schema.name.rpartition("::")[2]
+    if _DECOMPOSITIONS.search(name):
+        matrix = max((one.numel() for one in _tensors([args, dict(kwargs)])), default=0)
+        return 2 * math.isqrt(matrix**3) if products else 0
     if _PRODUCTS.match(name):
         return product_work(name, _tensors([args, dict(kwargs)]), _tensors([result])) if products else 0
     return 0 if not others else max((one.numel() for one in _tensors([args, dict(kwargs), result])), default=0)
