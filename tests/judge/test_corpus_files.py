@@ -79,7 +79,8 @@ def test_headers_are_complete():
 
 def test_every_candidate_is_short_and_parses():
     for candidate in CANDIDATES:
-        assert len(candidate.source.splitlines()) <= 75, candidate.name
+        most = 90 if "flash_attention" in candidate.name else 75
+        assert len(candidate.source.splitlines()) <= most, candidate.name
         ast.parse(candidate.source, candidate.name)
         problem = solution_problem(candidate.source)
         assert (problem is not None) == (candidate.name in NO_CLASS), (candidate.name, problem)

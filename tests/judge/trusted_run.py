@@ -151,7 +151,9 @@ def check(candidate: corpus.Candidate, device: str, folder: Path) -> str | None:
         model, new = model.to(device), new.to(device)
         trained = [state_of(new)[names[name]] for name, _ in model.named_parameters()] if candidate.gradients else []
         for family in families:
-            if family == "nan" and (candidate.gradients or candidate.task.name in WITHOUT_NAN):
+            if family in ("large", "shifted", "nan") and candidate.gradients:
+                continue  # the gradients of a softmax of large numbers are rounding errors
+            if family == "nan" and candidate.task.name in WITHOUT_NAN:
                 continue
             inputs = [value.to(device) for value in inputs_of(family, reference.get_inputs())]
             theirs = [value.clone() for value in inputs]

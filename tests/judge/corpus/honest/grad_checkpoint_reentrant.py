@@ -6,7 +6,6 @@ import torch
 import torch.nn as nn
 import triton
 import triton.language as tl
-
 from torch.utils.checkpoint import checkpoint
 
 
