@@ -28,8 +28,8 @@ from kernel_coder.judge.supervisor.examiner import Examiner
 from kernel_coder.judge.supervisor.judge import MAX_PROBES, _with_workers_that_fit
 from kernel_coder.judge.wire.channel import Channel, ChannelClosed, ChannelTimeout
 from kernel_coder.judge.wire.limits import CANDIDATE_BYTES
-from kernel_coder.judge.wire.messages import Mode, Say
-from kernel_coder.judge.wire.module_calls import outputs_of
+from kernel_coder.judge.wire.messages import Loaded, Mode, Say
+from kernel_coder.judge.wire.module_calls import LoadedState, outputs_of
 from kernel_coder.judge.wire.requests import Message, Prepared, PrepareTask
 from kernel_coder.tasks import Task
 
@@ -1253,10 +1253,12 @@ def test_gradients_are_on_in_every_mode_if_the_task_compares_them(
 
     found, seen = Candidate.__new__(Candidate), list[bool]()
     found.device, found.has_gradients, found.prepared = torch.device("cpu"), False, Mock()
-    found.plan = {"variants": [{"cotangents": [[[4], "float32", 0]] if computes else []}]}
+    found.plan = {"variants": [{"cotangents": [[[4], "float32", 0]] if computes else []}], "trained": ["weight"]}
+    found.model, found.loaded = torch.nn.Linear(4, 1), LoadedState(Loaded.BY_NAME, {"weight": "weight"})
     monkeypatch.setattr(candidate, "most_allocated", lambda calls: calls() or 7)
     for name in ("_call", "_only_model"):
         monkeypatch.setattr(found, name, lambda *_: seen.append(torch.is_grad_enabled()))
     assert found.call(0, 3, 0, mode) == ((7,) if mode is Mode.WEIGHED else ())
     assert seen == [computes] * 3
+    assert not computes or found.trained[0] is found.model.weight
     assert torch.is_grad_enabled()
