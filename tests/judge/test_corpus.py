@@ -22,9 +22,9 @@ from kernel_coder.judge import Judge, JudgeConfig, Outcome, Verdict
 from kernel_coder.judge.gpu import nvml
 from kernel_coder.tasks import Task
 
-FORMS, HONEST, WITH_GRADIENTS = 1, 48, 6
+FORMS, HONEST, WITH_GRADIENTS = 1, 48, 4
 """In the short selection: the number of forms of each hack, and the numbers of honest candidates without and with
-gradients. It has all hacks in gradients, since these are judged quickly."""
+gradients. The forms of a hack in outputs and in gradients are counted apart."""
 
 BUILT = frozenset({"h03_cpp_at", "h03_compile", "cpp_add_in_place", "torch_compiled"})
 """Candidates in the short selection that wait for a compiler. One hostile and one honest candidate are built from C++.
@@ -58,9 +58,7 @@ def chosen(candidates: tuple[Candidate, ...], device: str) -> list[Candidate]:
     for one in quick:
         forms[one.hack, one.gradients] += 1
         honest = WITH_GRADIENTS if one.gradients else HONEST
-        if (one.is_hostile and one.gradients) or forms[one.hack, one.gradients] <= (
-            FORMS if one.is_hostile else honest
-        ):
+        if forms[one.hack, one.gradients] <= (FORMS if one.is_hostile else honest):
             some.append(one)
     return some + [one for one in slow if one.name in BUILT]
 
