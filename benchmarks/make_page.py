@@ -274,8 +274,8 @@ def judge_corpus() -> str:
 
     return table(
         ["corpus", "hostile candidates accepted", "honest candidates correct", "commit"],
-        one("without a GPU, all 721 candidates", "judge_corpus_cpu"),
-        one("H200, all but two of 777 candidates", "judge_corpus_part_cuda"),
+        one("without a GPU, 733 of 775 candidates", "judge_corpus_cpu"),
+        one("H200, 775 of 801 candidates", "judge_corpus_part_cuda"),
         one("H200, an older corpus", "judge_corpus_cuda"),
     )
 
