@@ -247,7 +247,10 @@ def test_gradients_are_those_of_the_parameters_that_were_loaded() -> None:
             assert verdict.correct, verdict.feedback
         told = judge.evaluate(source, frozen)
         verdict = judge.evaluate(source, wrong)
-    assert (told.outcome, told.reason) == (Outcome.WRONG_OUTPUT, "it lacks a parameter whose gradient is compared")
+    assert (told.outcome, told.reason) == (
+        Outcome.WRONG_OUTPUT,
+        "the gradient of a parameter is compared, and ModelNew has no such parameter",
+    )
     assert told.feedback is not None
     assert told.feedback.endswith("ModelNew has no parameter for the gradient of weight.")
     assert verdict.outcome is Outcome.WRONG_OUTPUT

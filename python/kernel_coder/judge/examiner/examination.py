@@ -42,11 +42,11 @@ AT_OTHER_SIZES = ("offset", "negative")
 only at such sizes, and only among numbers of one sign, or far from zero."""
 
 IN_OTHER_MODES = ("huge", "structured", "own")
-"""With gradients on and in eval mode, the first of these families is checked that the task has. A candidate knows the
+"""With gradients on (or off, where they are compared) and in eval mode, the first of these families is checked that the task has. A candidate knows the
 mode, so it could be careless with large values only there."""
 
 NO_PARAMETERS = frozenset({Status.NO_STATE, Status.NO_GRADIENT})
-"""Statuses of a candidate that was built and whose parameters do not fit the reference's."""
+"""Statuses of a candidate that was built, but cannot take the reference's parameters."""
 
 STARTING_S = 2.0
 """Upper limit of the wait, in seconds, before timing until the next candidate's process has created its CUDA context.
@@ -75,7 +75,7 @@ def not_built(status: Status, text: str, state: Sequence[tuple[str, TensorSpec]]
         wanted = ", ".join(f"{name} {list(spec.shape)}" for name, spec in state[:20])
         told = f"The reference has: {wanted}.\nModelNew has: {own}."
     else:
-        reason = "it lacks a parameter whose gradient is compared"
+        reason = "the gradient of a parameter is compared, and ModelNew has no such parameter"
         needed = "ModelNew must have each of the reference's parameters as a parameter that requires a gradient, under "
         needed += "the same name, or with the same shape in the same order."
         told = f"{own}."

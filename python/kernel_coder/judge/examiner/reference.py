@@ -36,7 +36,7 @@ STOPS_A_GPU = re.compile(r"\bbinary_cross_entropy\b|\bBCELoss\b")
 
 COTANGENT_EXPONENTS = {"normal": -24, "shifted": 16}
 """Exponent of the power of two that gradients of outputs are multiplied by, on families of inputs where that is not 0.
-In float16, whose range is small, it is a quarter of that."""
+In float16 the exponent is divided by 4, because the range of float16 is small."""
 
 CHANGED_SHARE = 1 / 64
 """Share of the elements of each parameter that :meth:`Reference.draw_some` changes. A candidate that recognises weights
@@ -272,7 +272,7 @@ class Reference:
 
     @property
     def trained(self) -> list[str]:
-        """Names of the parameters whose gradients are compared."""
+        """Names of the reference's parameters. The judge compares their gradients. Empty without `backward`."""
         parameters = self.module.named_parameters() if self.config.backward else ()
         return [name for name, one in parameters if one.requires_grad]
 

@@ -92,7 +92,7 @@ def variant_of(
     trained: Sequence[str] = (),
 ) -> Variant:
     """Make a variant from the layout of its inputs and the reference's outputs for them. If gradients are compared,
-    `outputs` are a pair of outputs and gradients; `trained` names the parameters whose gradients are among these."""
+    `outputs` is a pair: the outputs and the gradients. `trained` has the names of the parameters."""
     tree, specs, cotangents, end = layout
     tensors: list[Tensor] = []
     output_tree = encode(outputs, tensors)

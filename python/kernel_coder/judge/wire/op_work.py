@@ -30,7 +30,7 @@ _PRODUCTS = re.compile(
 only the usual ones of them."""
 
 _DECOMPOSITIONS = re.compile(
-    r"solve|_inv(?:_|$)|inverse|pinv|cholesky|lu_factor|_qr$|geqrf|ormqr|svd|eigh?(?:_|$)|lstsq|matrix_exp"
+    r"(?<!re)solve|_inv(?:_|$)|inverse|pinv|cholesky|lu_factor|_qr$|geqrf|ormqr|svd|eigh?(?:_|$)|lstsq|matrix_exp"
 )
 """Names of operators that solve linear systems or decompose matrices, which takes as many operations as a product."""
 
