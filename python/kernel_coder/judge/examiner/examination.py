@@ -42,8 +42,8 @@ AT_OTHER_SIZES = ("offset", "negative")
 only at such sizes, and only among numbers of one sign, or far from zero."""
 
 IN_OTHER_MODES = ("huge", "structured", "own")
-"""The first of these families that the task has is checked in other modes too: with gradients on, or off where gradients
-are compared, and in eval mode. A candidate knows the mode, so it could be careless with large values only there."""
+"""The first of these families that the task has is checked in other modes too: with gradients on, or off where they are
+compared, and in eval mode. A candidate knows the mode, so it could be careless with large values only there."""
 
 NO_PARAMETERS = frozenset({Status.NO_STATE, Status.NO_GRADIENT})
 """Statuses of a candidate that was built, but cannot take the reference's parameters."""
