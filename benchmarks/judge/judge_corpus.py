@@ -81,6 +81,8 @@ def main() -> int:
     known = {row["candidate"] for row in rows}
     candidates = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
     candidates = [one for one in candidates if arguments.only in one.name]
+    if not candidates:
+        parser.error(f"--only must be a part of a candidate's name; got {arguments.only!r}")
     random.Random(0).shuffle(candidates)
     candidates = candidates[int(first) :: int(shards)]
     left = [one for one in candidates if one.name not in known]
