@@ -1,18 +1,24 @@
-"""What every test shares: the seed, the device parameter, and folders that other users can open."""
+"""What every test shares: the seed, the device parameter, the judge's parent processes, and folders that other users
+can open."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import hypothesis
 import numpy
 import pytest
 import torch
 from kernel_coder import _core
+from kernel_coder.judge.sandbox.fork_server import ForkServer
+from kernel_coder.judge.sandbox.sandbox import Sandbox
+from kernel_coder.judge.supervisor import processes
 
 SEED = int(os.environ.get("KC_TEST_SEED", "0"))
 """Seed of every random number that a test draws; 0 to 2**32 - 1. The judge's own secrets stay random."""
@@ -90,6 +96,56 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+class SharedServer:
+    """Has the methods of a `ForkServer`, and forks from a parent process that the judges of all tests share.
+
+    The parent imports torch, which takes seconds, and runs no candidate. Only judges on a CPU share it: on a GPU each
+    judge has a cache of kernels, whose folder the parent knows.
+    """
+
+    shared: ClassVar[dict[object, ForkServer]] = {}
+
+    def __init__(self, sandbox: Sandbox, modules: Sequence[str], *, environment: Mapping[str, str]) -> None:
+        kind = (tuple(modules), tuple(sorted(environment.items())), tuple(sys.path))
+        if kind not in self.shared:
+            self.shared[kind] = ForkServer(sandbox, modules, environment=environment)
+        self.server, self.sandbox = self.shared[kind], sandbox
+
+    def start(self, target: str, *, sandbox: Sandbox | None = None, **rest: Any) -> Any:
+        return self.server.start(target, sandbox=sandbox or self.sandbox, **rest)
+
+    def close(self) -> None:
+        """Close nothing: other judges use the parent."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_servers() -> Iterator[None]:
+    """Judges on a CPU fork their processes from shared parent processes, which end with the last test."""
+
+    def open_server(sandbox: Sandbox, modules: Sequence[str], *, environment: Mapping[str, str]) -> Any:
+        made = ForkServer if environment["CUDA_VISIBLE_DEVICES"] else SharedServer
+        return made(sandbox, modules, environment=environment)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "ForkServer", open_server)
+        yield
+    for server in SharedServer.shared.values():
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def own_servers(shared_servers: None) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """In the context that it makes, each judge starts parent processes of its own, as outside of tests."""
+
+    @contextlib.contextmanager
+    def own() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(processes, "ForkServer", ForkServer)
+            yield
+
+    return own
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import contextlib
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,9 @@ def limits(device: str, is_built: bool = False) -> JudgeConfig:
 
 
 @pytest.fixture(scope="module", params=["quick", pytest.param("built", marks=pytest.mark.long)])
-def verdicts(request: pytest.FixtureRequest) -> dict[str, tuple[Candidate, Verdict]]:
+def verdicts(
+    request: pytest.FixtureRequest, own_servers: Callable[[], contextlib.AbstractContextManager[None]]
+) -> dict[str, tuple[Candidate, Verdict]]:
     device = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
     before, descriptors = processes(), len(os.listdir("/proc/self/fd"))
     candidates = chosen(corpus.hostile(), device) + chosen(corpus.honest(), device)
@@ -102,7 +104,7 @@ def verdicts(request: pytest.FixtureRequest) -> dict[str, tuple[Candidate, Verdi
     found: dict[str, tuple[Candidate, Verdict]] = {}
     for (timeout_s, settings), some in parts.items():
         config = limits(device).model_copy(update={"timeout_s": timeout_s, **dict(settings)})
-        with Judge(device, config=config) as judge:
+        with own_servers(), Judge(device, config=config) as judge:
             for one, verdict in zip(some, judge.evaluate_many(pairs(some)), strict=True):
                 found[one.name] = (one, verdict)
     assert processes() <= before
@@ -152,7 +154,9 @@ FORGOTTEN = 256 << 20
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(os.environ.get("KC_CORPUS") != "all", reason="takes half an hour; KC_CORPUS=all runs it")
-def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before() -> None:
+def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before(
+    own_servers: Callable[[], contextlib.AbstractContextManager[None]],
+) -> None:
     device = "cuda" if os.environ.get("KC_REQUIRE_CUDA") == "1" else "cpu"
     hostile = [one for one in chosen(corpus.hostile(), device) if not one.slow]
     honest = [one for one in chosen(corpus.honest(), device) if not one.slow][:HONEST_AFTERWARDS]
@@ -164,9 +168,9 @@ def test_after_a_thousand_hostile_candidates_honest_ones_are_judged_as_before() 
     config = JudgeConfig(
         timeout_s=12 if device == "cpu" else 30, timed_calls=20, timing_s=1.0, memory_bytes=4 << 30, profile=False
     )
-    with Judge(device, config=config) as judge:
+    with own_servers(), Judge(device, config=config) as judge:
         clean = [verdict.outcome for verdict in judge.evaluate_many(pairs(honest))]
-    with Judge(device, config=config) as judge:
+    with own_servers(), Judge(device, config=config) as judge:
         took_it = [
             (one.name, verdict.outcome)
             for one, verdict in zip(thousand, judge.evaluate_many(pairs(thousand)), strict=True)

@@ -8,8 +8,9 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -935,14 +936,16 @@ def test_give_up_waiting_ends_waiting_candidates_and_lets_running_ones_finish() 
         assert judge.evaluate(SOFTMAX, rewritten(SOFTMAX)).correct
 
 
-def test_closed_judge_leaves_no_processes_and_no_descriptors() -> None:
+def test_closed_judge_leaves_no_processes_and_no_descriptors(
+    own_servers: Callable[[], AbstractContextManager[None]],
+) -> None:
     def children() -> set[str]:
         return {
             child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()
         }
 
     before, descriptors = children(), len(os.listdir("/proc/self/fd"))
-    with Judge("cpu", "torch", config=JudgeConfig(workers=2)) as judge:
+    with own_servers(), Judge("cpu", "torch", config=JudgeConfig(workers=2)) as judge:
         list(judge.evaluate_many([(SOFTMAX, rewritten(SOFTMAX))] * 4))
     assert children() <= before
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 1

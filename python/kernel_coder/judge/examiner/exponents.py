@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernel_coder.judge.wire.operator_mode import OperatorMode
 from kernel_coder.judge.wire.trees import is_real
 
 MAX_EXPONENT = 2.0**24
@@ -51,7 +51,7 @@ class Exponents(NamedTuple):
         return -self.low > max(limit, -own.low) or self.high > max(limit, own.high)
 
 
-class ExponentWatch(TorchDispatchMode):
+class ExponentWatch(OperatorMode):
     """Observes the exponentials in this block.
 
     >>> with ExponentWatch() as watch:

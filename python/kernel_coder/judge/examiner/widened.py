@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernel_coder.judge.wire.operator_mode import OperatorMode
 from kernel_coder.judge.wire.trees import floating
 
 NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
@@ -21,7 +21,7 @@ NAMES_16_BITS = re.compile(r"\b(bfloat16|float16|half)\b")
 """Words by which a source asks for 16 bits."""
 
 
-class Widened(TorchDispatchMode):
+class Widened(OperatorMode):
     """Every operator that is told to return float32, float16 or bfloat16 returns float64 in this block.
 
     A reference may convert its inputs to bfloat16 itself. Its copy in float64 would do the same, so it would be no more

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_coder.judge.runner.launches import ABLATIONS, Launch, Launches, Recorder
 from kernel_coder.judge.runner.own_kernels import OwnKernels
 from kernel_coder.judge.wire.messages import Mode
+from kernel_coder.judge.wire.operator_mode import OperatorMode
 
 
 @contextlib.contextmanager
@@ -167,12 +167,8 @@ def _graphs(recorder: Recorder) -> Iterator[None]:
             del graph.replay
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(OperatorMode):
     """Passes every operator of torch that runs to the recorder."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would make torch import its compiler at the first operator, which takes seconds
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

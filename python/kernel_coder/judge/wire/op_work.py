@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from kernel_coder.judge.wire.operator_mode import OperatorMode
 from kernel_coder.judge.wire.trees import tensors_of
 
 _MOVES = """
@@ -112,7 +112,7 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
     return [one for value in values for one in tensors_of(value)]
 
 
-class WorkCounter(TorchDispatchMode):
+class WorkCounter(OperatorMode):
     """Adds up the work of all operators that run in its context, and counts the operators that compute something.
 
     >>> import torch
@@ -121,10 +121,6 @@ class WorkCounter(TorchDispatchMode):
     >>> counter.work, counter.operators
     (56, 2)
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would make torch import its compiler at the first operator, which takes seconds
 
     def __init__(self, products: bool = True, others: bool = True) -> None:
         super().__init__()
