@@ -212,6 +212,7 @@ RATES = dict.fromkeys(("46b7c54", "623e1e7", "b050174", "9004d41", "6a25542", "0
     "a8594fc": "",
     "833c4f1": "",
     "7e29ff8": "",
+    "f0825a2": "",
 }
 """Commits at which both evaluators were timed in one call, on an H200 unless something else is said."""
 
@@ -275,8 +276,7 @@ def judge_corpus() -> str:
     return table(
         ["corpus", "hostile candidates accepted", "honest candidates correct", "commit"],
         one("without a GPU, 733 of 775 candidates", "judge_corpus_cpu"),
-        one("H200, 775 of 801 candidates", "judge_corpus_part_cuda"),
-        one("H200, an older corpus", "judge_corpus_cuda"),
+        one("H200", "judge_corpus_cuda"),
     )
 
 

@@ -259,6 +259,35 @@ def test_gradients_are_those_of_the_parameters_that_were_loaded() -> None:
     assert verdict.reason.startswith("the gradient of bias")
 
 
+def test_backward_may_write_over_the_gradient_of_its_output(device: str) -> None:
+    """As fused ones do to save memory, in timed calls, too."""
+    source = reference("x * 2.5")
+    in_place = (
+        SCALED_IN_PLACE + "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return Scaled.apply(x)"
+    )
+    with Judge(device, "torch", config=JudgeConfig(backward=True, timed_calls=20, workers=1)) as judge:
+        right = judge.evaluate(source, in_place)
+        wrong = judge.evaluate(source, in_place.replace("mul_(2.5)", "mul_(2.0)"))
+    assert right.correct, right.feedback
+    assert right.speedup is not None
+    assert wrong.outcome is Outcome.WRONG_OUTPUT
+
+
+SCALED_IN_PLACE = """
+import torch
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2.5
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.contiguous().mul_(2.5)
+
+"""
+
+
 def test_gradients_are_compared_on_inputs_of_other_sizes() -> None:
     source = reference("torch.tanh(self.l(x))", init="self.l = nn.Linear(40, 8)")
     cut = "torch.tanh(self.l(x if len(x) == 6 else x.detach() + 0 * x))"

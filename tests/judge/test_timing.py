@@ -15,6 +15,8 @@ import torch
 from kernel_coder.judge import Judge, JudgeConfig
 from kernel_coder.judge.examiner.judged import Judged
 from kernel_coder.judge.examiner.link import Link
+from kernel_coder.judge.examiner.prepared_task import PreparedTask
+from kernel_coder.judge.examiner.randomness import Seeds
 from kernel_coder.judge.examiner.timing.clock import Answer, Asked, RequestClock, Sent
 from kernel_coder.judge.examiner.timing.requests import Request, RequestMaker
 from kernel_coder.judge.examiner.timing.rounds import Requester
@@ -509,7 +511,7 @@ def requester_that_found(found: torch.Tensor, *, expected: torch.Tensor, strange
     spec = TensorSpec((3,), "float32", 0)
     variant = SimpleNamespace(output_specs=[spec], output_stride=16)
     one.maker = SimpleNamespace(  # type: ignore[assignment]
-        variant=variant, tolerances=[Tolerance(1e-3, 1e-3, 1e-3, 0.0)], has_same_places=lambda *_: False
+        variant=variant, tolerances=[Tolerance(1e-3, 1e-3, 1e-3, 0.0)], has_same_integers=lambda *_: False
     )
     refused: list[Any] = []
 
@@ -548,7 +550,7 @@ def test_call_on_inputs_of_another_family_is_compared_with_its_own_expected_outp
             expected=[right[1].double() + off],
             tolerances=tolerances,
             family="normal",
-            has_same_places=lambda *_: False,
+            has_same_integers=lambda *_: False,
         )
         other = right.clone()
         other[1] = math.nan  # only the sample has the expected output of this call
@@ -755,6 +757,38 @@ def test_inputs_of_another_family_come_often_enough_and_at_secret_places() -> No
         places.add(are_strange.index(True, STRANGE_EVERY))
         assert sum(are_strange) < len(are_strange) / 2
     assert len(places) == STRANGE_EVERY
+
+
+QUANTIZES = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.round(x * 3).to(torch.int8), x.argmax(1)
+def get_inputs():
+    x = torch.randn(8, 32)
+    x[0, 0], x[1, 2], x[1, 5] = 0.5 / 3, 9.0, 9.0
+    return [x]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_integers_of_timed_calls_may_be_rounded_the_other_way() -> None:
+    task = {"reference": QUANTIZES, "entry_point": "Model", "precision": "fp32"}
+    made = PreparedTask(task, JudgeConfig(), torch.device("cpu"), Seeds(0), GpuTurns())
+    maker = RequestMaker(SimpleNamespace(task=made))  # type: ignore[arg-type]
+    maker._until_strange = 9  # all calls are on the task's own inputs
+    request = maker.make(3, is_candidate=True, is_kept=True)
+    numbers, places = request.expected
+    other = numbers.clone()
+    other[:, 0, 0] = 1 - other[:, 0, 0]  # 0.5 is rounded to 0 or 1
+    assert maker.has_same_integers(request, 0, other)
+    other[1, 2, 3] += 1
+    assert not maker.has_same_integers(request, 0, other)
+    elsewhere = places.clone()
+    elsewhere[:, 1] = 7 - elsewhere[:, 1]  # the numbers at 2 and 5 are equal
+    assert maker.has_same_integers(request, 1, elsewhere)
+    assert not maker.has_same_integers(request, 1, places + 1)
 
 
 def link_to_runner() -> tuple[Link, Channel]:

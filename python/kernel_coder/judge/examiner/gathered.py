@@ -170,7 +170,8 @@ class PlaceFinder:
                     found[index] = place
         self.outputs.update(index for index, place in enumerate(found) if place is not None)
         self._look_at_order(family, inputs, cotangents, exact)
-        for index, limits in self._rounded(found, inputs, cotangents, exact).items():
+        others = [index for index, place in enumerate(found) if place is None]
+        for index, limits in self.rounded(others, inputs, cotangents, exact).items():
             found[index] = limits
         return found
 
@@ -185,14 +186,21 @@ class PlaceFinder:
             moved = _moved(inputs, noises, self._own_are_whole, sign, moves_zeros)
             yield self.reference.own_outputs(moved, cotangents)
 
-    def _rounded(
-        self, found: list[Any], inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]
+    def rounded(
+        self, indices: Sequence[int], inputs: list[Any], cotangents: list[Tensor], exact: list[Tensor]
     ) -> dict[int, Rounded]:
-        """Return the limits of each output of integers that is found to be no places, if they are close."""
+        """Return the limits of rounded numbers, by the output's number, if they are close.
+
+        Args:
+            indices: numbers of the outputs that are looked at. Those of floating-point numbers or bools are left out.
+            inputs: the inputs of a call.
+            cotangents: gradients of the outputs; empty if gradients are not checked.
+            exact: the expected outputs.
+        """
         limits = {
             index: Rounded(like.to(torch.int64), like.to(torch.int64))
-            for index, (one, like) in enumerate(zip(found, exact, strict=True))
-            if one is None and not floating(like) and like.dtype != torch.bool and like.numel()
+            for index, like in ((index, exact[index]) for index in indices)
+            if not floating(like) and like.dtype != torch.bool and like.numel()
         }
         for _ in range(ROUNDING_TRIES):
             if limits:

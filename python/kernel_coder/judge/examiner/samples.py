@@ -82,8 +82,9 @@ class Sample:
     changed: dict[int, tuple[Tensor, tolerance.Tolerance]]
     """Expected values and tolerances of the inputs that the reference itself writes to, by the input's number."""
 
-    def has_same_places(self, index: int, output: Tensor) -> bool:
-        """Return whether an output of places, which differs from the expected one, points to equal numbers."""
+    def has_same_integers(self, index: int, output: Tensor) -> bool:
+        """Return whether an output of integers that differs from the expected one is right, too: its places point to
+        equal numbers, or its numbers are rounded the other way."""
         gathered = self.gathered[index]
         return gathered is not None and gathered.same(output, self.expected[index])
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from kernel_coder.judge.examiner.checks import Checker
 from kernel_coder.judge.examiner.link import Link, ReferenceFailed
 from kernel_coder.judge.examiner.randomness import fill_random
-from kernel_coder.judge.examiner.timing.requests import Request
+from kernel_coder.judge.examiner.timing.requests import Request, inputs_in
 from kernel_coder.judge.examiner.timing_constants import AWAKE_S, CANARIES, FLUSH_BYTES, GRADIENT_QUEUE_S, QUEUE_S
 from kernel_coder.judge.gpu.contention import load_probe_of
 from kernel_coder.judge.gpu.stream_gate import GateError, gate_of, wait_for, write_later
@@ -174,7 +174,7 @@ class RequestClock:
         self.checker.refuse_status(frame)
         outputs = link.outputs.bytes[: calls * self.variant.output_stride]
         found = outputs.clone() if request.is_kept or self.flushed is None else outputs
-        hashes = self.task.fingerprint.of([region])
+        hashes = self.task.fingerprint.of([inputs_in(region, self.variant, calls)])
         return Answer(taken_s, launching_s, request, found, self._looked_at.clone(), hashes)
 
     def _let_go(self, sent: Sent) -> None:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.examiner.checks import Checker
-from kernel_coder.judge.examiner.gathered import gathered_of
+from kernel_coder.judge.examiner.gathered import Gathered, Rounded, gathered_of
 from kernel_coder.judge.examiner.refusals import Unsteady
 from kernel_coder.judge.examiner.samples import Sample
+from kernel_coder.judge.examiner.task_memory import Variant
 from kernel_coder.judge.examiner.timing_constants import STRANGE_EVERY
 from kernel_coder.judge.examiner.tolerance import Tolerance
-from kernel_coder.judge.wire.messages import TensorSpec
+from kernel_coder.judge.wire.messages import TensorSpec, decode
 from kernel_coder.judge.wire.trees import floating, tensors_of
 
 
@@ -89,29 +90,39 @@ class RequestMaker:
             elif is_candidate:
                 expected = _of_one_call(reference.own_outputs(drawn, cotangents), variant.output_specs)
             _fill(inputs, call, [*tensors_of(drawn), *cotangents])
-        hashes = task.fingerprint.of([staged]) if is_candidate else None
+        hashes = task.fingerprint.of([inputs_in(staged, variant, calls)]) if is_candidate else None
         return Request(
             calls, staged, is_candidate, is_kept, expected, None if sample is None else (strange, sample), hashes
         )
 
-    def has_same_places(self, request: Request, index: int, output: Tensor) -> bool:
-        """Return whether an output of places points to equal numbers in each call that differs from the expected one.
+    def has_same_integers(self, request: Request, index: int, output: Tensor) -> bool:
+        """Return whether an output of integers is right in each call that differs from the expected one: its places
+        point to equal numbers, or its numbers are rounded the other way.
 
         Args:
             request: the request of these calls.
             index: number of the output.
             output: the candidate's output for all calls, as [calls, ...].
         """
-        if index not in self.task.samples.places.outputs:
+        if floating(output):
             return False
-        variant = self.variant
-        inputs = [each_call(request.staged, one, variant.input_stride, request.calls) for one in variant.input_specs]
-        numbers = [one for one in [*inputs, *request.expected] if floating(one)]
+        variant, finder = self.variant, self.task.samples.places
+        specs = [*variant.input_specs, *variant.cotangent_specs]
+        given = [each_call(request.staged, one, variant.input_stride, request.calls) for one in specs]
+        inputs, cotangents = given[: len(variant.input_specs)], given[len(variant.input_specs) :]
         for call, (got, wanted) in enumerate(zip(output, request.expected[index], strict=True)):
-            if not torch.equal(got, wanted):
-                place = gathered_of(wanted, [one[call] for one in numbers])
-                if place is None or not place.same(got, wanted):
-                    return False
+            if torch.equal(got, wanted):
+                continue
+            expected, of_call = [one[call] for one in request.expected], [one[call] for one in inputs]
+            right: Gathered | Rounded | None
+            if index in finder.outputs:
+                right = gathered_of(wanted, [one for one in [*of_call, *expected] if floating(one)])
+            else:
+                args = decode(variant.input_tree, of_call.__getitem__)
+                with self.task.draws.aside():
+                    right = finder.rounded([index], args, [one[call] for one in cotangents], expected).get(index)
+            if right is None or not right.same(got, wanted):
+                return False
         return True
 
     def bytes_of(self, calls: int) -> int:
@@ -130,6 +141,14 @@ class RequestMaker:
     def _strange_sample(self) -> Sample:
         families = [one for one in self.task.families if one != "own"] or ["own"]
         return self.task.sample(families[secrets.randbelow(len(families))], self.variant)
+
+
+def inputs_in(memory: Tensor, variant: Variant, calls: int) -> Tensor:
+    """Return the bytes of a request's inputs, without the gradients of the outputs. A backward may write over these, as
+    fused ones do to save memory."""
+    if not variant.cotangent_specs:
+        return memory
+    return memory.view(calls, variant.input_stride)[:, : variant.cotangent_specs[0].offset]
 
 
 def each_call(memory: Tensor, spec: TensorSpec, stride: int, calls: int) -> Tensor:

@@ -23,7 +23,7 @@ from kernel_coder.judge.examiner.timing_records import Party
 from kernel_coder.judge.examiner.tolerance import Tolerance
 from kernel_coder.judge.gpu.turns import Turn
 from kernel_coder.judge.verdict import Outcome
-from kernel_coder.ops.compare import ComparisonResult, read_comparisons
+from kernel_coder.ops.compare import Comparison, ComparisonResult, read_comparisons
 
 
 class Requester:
@@ -135,7 +135,8 @@ class Requester:
         if not own:
             return
         maker, specs = self.maker, self.maker.variant.output_specs
-        comparisons, places = [], list[Callable[[], bool]]()  # for each comparison, whether places in it are right
+        comparisons: list[Comparison] = []
+        others: list[Callable[[], bool]] = []  # for each comparison, whether integers that differ are right, too
         for _, request, found in own:
             stride = maker.variant.output_stride
             outputs = [each_call(found, spec, stride, request.calls) for spec in specs]
@@ -146,15 +147,15 @@ class Requester:
                 ):
                     expected[call].copy_(output[call])
                     comparisons.append(ops.compare(output[call], wanted, rtol=allowed.rtol, atol=allowed.atol))
-                    places.append(partial(sample.has_same_places, index, output[call]))
+                    others.append(partial(sample.has_same_integers, index, output[call]))
             for index, (output, expected, allowed) in enumerate(
                 zip(outputs, request.expected, maker.tolerances, strict=True)
             ):
                 comparisons.append(ops.compare(output, expected, rtol=allowed.rtol, atol=allowed.atol))
-                places.append(partial(maker.has_same_places, request, index, output))
+                others.append(partial(maker.has_same_integers, request, index, output))
         results = iter(
             one.without_errors() if not one.matches and are_right() else one
-            for one, are_right in zip(read_comparisons(comparisons), places, strict=True)
+            for one, are_right in zip(read_comparisons(comparisons), others, strict=True)
         )
         for _, request, _ in own:
             if request.strange is not None:
