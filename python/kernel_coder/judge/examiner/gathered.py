@@ -43,6 +43,11 @@ class Rounded(NamedTuple):
     low: Tensor
     high: Tensor
 
+    @classmethod
+    def of(cls, output: Tensor) -> Rounded:
+        """Return limits that only this output is within."""
+        return cls(output.to(torch.int64), output.to(torch.int64))
+
     def same(self, output: Tensor, expected: Tensor) -> bool:
         """Return whether all integers are within these limits.
 
@@ -167,6 +172,9 @@ class PlaceFinder:
                     place = gathered_of(like, sources)
                     if place is not None and moves_zeros and place.source.shape == like.shape:
                         continue  # for example, the output is the sign of each input
+                    follows = place is not None and place.same(a, like) and place.same(b, like)
+                    if not follows and Rounded.of(like).widened(a).widened(b).are_close:
+                        continue  # rounded numbers, which could be places by their size
                     found[index] = place
         self.outputs.update(index for index, place in enumerate(found) if place is not None)
         self._look_at_order(family, inputs, cotangents, exact)
@@ -198,7 +206,7 @@ class PlaceFinder:
             exact: the expected outputs.
         """
         limits = {
-            index: Rounded(like.to(torch.int64), like.to(torch.int64))
+            index: Rounded.of(like)
             for index, like in ((index, exact[index]) for index in indices)
             if not floating(like) and like.dtype != torch.bool and like.numel()
         }

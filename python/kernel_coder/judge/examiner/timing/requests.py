@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernel_coder.judge.examiner.checks import Checker
-from kernel_coder.judge.examiner.gathered import Gathered, Rounded, gathered_of
+from kernel_coder.judge.examiner.gathered import gathered_of
 from kernel_coder.judge.examiner.refusals import Unsteady
 from kernel_coder.judge.examiner.samples import Sample
 from kernel_coder.judge.examiner.task_memory import Variant
@@ -114,14 +114,14 @@ class RequestMaker:
             if torch.equal(got, wanted):
                 continue
             expected, of_call = [one[call] for one in request.expected], [one[call] for one in inputs]
-            right: Gathered | Rounded | None
             if index in finder.outputs:
-                right = gathered_of(wanted, [one for one in [*of_call, *expected] if floating(one)])
-            else:
-                args = decode(variant.input_tree, of_call.__getitem__)
-                with self.task.draws.aside():
-                    right = finder.rounded([index], args, [one[call] for one in cotangents], expected).get(index)
-            if right is None or not right.same(got, wanted):
+                place = gathered_of(wanted, [one for one in [*of_call, *expected] if floating(one)])
+                if place is not None and place.same(got, wanted):
+                    continue
+            args = decode(variant.input_tree, of_call.__getitem__)
+            with self.task.draws.aside():
+                limits = finder.rounded([index], args, [one[call] for one in cotangents], expected)
+            if index not in limits or not limits[index].same(got, wanted):
                 return False
         return True
 
