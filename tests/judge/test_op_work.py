@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 import pytest
@@ -10,8 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_coder.judge.wire.op_work import WorkCounter, product_work
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sizes = st.integers(1, 300)
+
+
+def test_no_process_of_the_judge_imports_torchs_compiler_to_observe_operators() -> None:
+    """torch imports it at the first operator in a mode that is excluded from compilation."""
+    for module in ("examiner.service", "runner.process"):
+        importlib.import_module(f"kernel_coder.judge.{module}")
+    left, found = [TorchDispatchMode], list[type[TorchDispatchMode]]()
+    while left:
+        kinds = left.pop().__subclasses__()
+        left += kinds
+        found += [kind for kind in kinds if kind.__module__.startswith("kernel_coder.judge.")]
+    assert len(found) >= 4
+    assert not [kind for kind in found if kind._should_skip_dynamo()]
 
 
 @given(sizes, sizes, sizes)
