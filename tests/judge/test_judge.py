@@ -259,20 +259,6 @@ def test_gradients_are_those_of_the_parameters_that_were_loaded() -> None:
     assert verdict.reason.startswith("the gradient of bias")
 
 
-def test_backward_may_write_over_the_gradient_of_its_output(device: str) -> None:
-    """As fused ones do to save memory, in timed calls, too."""
-    source = reference("x * 2.5")
-    in_place = (
-        SCALED_IN_PLACE + "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return Scaled.apply(x)"
-    )
-    with Judge(device, "torch", config=JudgeConfig(backward=True, timed_calls=20, workers=1)) as judge:
-        right = judge.evaluate(source, in_place)
-        wrong = judge.evaluate(source, in_place.replace("mul_(2.5)", "mul_(2.0)"))
-    assert right.correct, right.feedback
-    assert right.speedup is not None
-    assert wrong.outcome is Outcome.WRONG_OUTPUT
-
-
 SCALED_IN_PLACE = """
 import torch
 
@@ -285,7 +271,21 @@ class Scaled(torch.autograd.Function):
     def backward(ctx, gradient):
         return gradient.contiguous().mul_(2.5)
 
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return Scaled.apply(x)
 """
+
+
+def test_backward_may_write_over_the_gradient_of_its_output(device: str) -> None:
+    """As fused ones do to save memory, in timed calls, too."""
+    source = reference("x * 2.5")
+    with Judge(device, "torch", config=JudgeConfig(backward=True, timed_calls=20, workers=1)) as judge:
+        right = judge.evaluate(source, SCALED_IN_PLACE)
+        wrong = judge.evaluate(source, SCALED_IN_PLACE.replace("mul_(2.5)", "mul_(2.0)"))
+    assert right.correct, right.feedback
+    assert right.speedup is not None
+    assert wrong.outcome is Outcome.WRONG_OUTPUT
 
 
 def test_gradients_are_compared_on_inputs_of_other_sizes() -> None:
