@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import corpus
 import pytest
 import torch
 from kernel_coder.judge import Judge, JudgeConfig
@@ -791,26 +792,13 @@ def test_integers_of_timed_calls_may_be_rounded_the_other_way() -> None:
     assert not maker.has_same_integers(request, 1, places + 1)
 
 
-TO_8_BITS = """
-import torch
-rows, cols = 12, 256
-class Model(torch.nn.Module):
-    def forward(self, x):
-        scale = x.abs().amax(dim=-1, keepdim=True) / 127
-        return torch.round(x / scale).to(torch.int8), scale
-def get_inputs():
-    return [torch.randn(rows, cols)]
-def get_init_inputs():
-    return []
-"""
-
-
 @pytest.mark.parametrize(("new", "correct"), [("x * (1 / scale)", True), ("x / scale + 0.02", False)])
 def test_quantization_by_a_reciprocal_is_correct_in_timed_calls(new: str, correct: bool, device: str) -> None:
     """One of its integers in 100,000 is rounded the other way, so most verdicts see one."""
-    candidate = TO_8_BITS.replace("Model", "ModelNew").replace("x / scale", new)
+    reference = corpus.tasks()["row_int8"].source
+    candidate = reference.replace("Model", "ModelNew").replace("x / scale", new)
     with Judge(device, "torch", config=JudgeConfig(timed_calls=40, profile=False, workers=1)) as judge:
-        verdict = judge.evaluate(TO_8_BITS, candidate)
+        verdict = judge.evaluate(reference, candidate)
     assert verdict.correct == correct, verdict.reason
     assert correct == (verdict.speedup is not None)
 

@@ -172,8 +172,8 @@ class PlaceFinder:
                     place = gathered_of(like, sources)
                     if place is not None and moves_zeros and place.source.shape == like.shape:
                         continue  # for example, the output is the sign of each input
-                    follows = place is not None and place.same(a, like) and place.same(b, like)
-                    if not follows and Rounded.of(like).widened(a).widened(b).are_close:
+                    is_close = a.shape == b.shape == like.shape and Rounded.of(like).widened(a).widened(b).are_close
+                    if place is not None and is_close and not (place.same(a, like) and place.same(b, like)):
                         continue  # rounded numbers, which could be places by their size
                     found[index] = place
         self.outputs.update(index for index, place in enumerate(found) if place is not None)
